@@ -14,7 +14,7 @@ from .changes import ABSENT, changes, leaves
 from .errors import ArgumentError
 from .files import read_json
 from .manifest import Manifest, read_manifest
-from .messages import escaped
+from .messages import aligned
 from .passes import who_moved
 
 __all__ = ["Difference", "Section", "compare", "compare_manifests", "format_differences", "has_results"]
@@ -83,9 +83,8 @@ def format_differences(differences: Sequence[Difference]) -> str:
     """Return a paragraph for each section with a line for each difference; empty if there is none."""
     paragraphs = []
     for section in dict.fromkeys(d.section for d in differences):
-        here = [d for d in differences if d.section == section]
-        width = max(len(escaped(d.key)) for d in here)
-        paragraphs.append("\n".join([section, *(f"  {escaped(d.key).ljust(width)}  {_line(d)}" for d in here)]))
+        rows = aligned((d.key, _line(d)) for d in differences if d.section == section)
+        paragraphs.append("\n".join([section, *(f"  {row}" for row in rows)]))
     return "\n\n".join(paragraphs)
 
 
@@ -97,7 +96,7 @@ def has_results(run: Path) -> bool:
 def _line(difference: Difference) -> str:
     a, b = (_shown(difference.section, value) for value in (difference.a, difference.b))
     moved = f"  ({', '.join(difference.moved)} moved)" if difference.moved else ""
-    return escaped(f"{a} -> {b}{moved}")
+    return f"{a} -> {b}{moved}"
 
 
 def _shown(section: Section, value: Any) -> str:

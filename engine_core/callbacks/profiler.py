@@ -120,10 +120,10 @@ class Profiler(Callback):
         self._is_on = False
         for thread in self._threads.values():
             self._close_down_to(0, thread)
-        self._write()
+        self._write("\n]\n")
         if self._file is not None:
-            self._file.write("\n]\n")
-            self._file.close()
+            with suppress(OSError):  # as in _write
+                self._file.close()
             self._file = None
         if state.profiler is self:
             state.profiler = None
@@ -167,14 +167,15 @@ class Profiler(Callback):
         if len(self._complete) >= CHUNK:
             self._write()
 
-    def _write(self) -> None:
+    def _write(self, end: str = "") -> None:
         """Append the complete spans to the file; flushed, so that a forked process inherits an empty buffer."""
         with self._lock:
             complete, self._complete = self._complete, []
-            if self._file is None or not complete:
+            if self._file is None or not (complete or end):
                 return
             try:
-                self._file.write("," * (self._written > 0) + ",".join(map(self._line, complete)))
+                comma = "," if self._written and complete else ""
+                self._file.write(comma + ",".join(map(self._line, complete)) + end)
                 self._file.flush()
                 self._written += len(complete)
             except OSError as error:  # a full disk costs the trace, never the run

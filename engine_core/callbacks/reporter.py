@@ -14,7 +14,7 @@ from ..callback import Callback
 from ..files import finite
 from ..logger import Logger
 from ..messages import aligned, counted, enumerated, escaped
-from ..registry import Registry
+from ..registry import Origin, Registry, display_name
 from ..state import State, epochs_done, length_of, train_length
 from ..time import Time, TimeUnit
 
@@ -54,7 +54,7 @@ class RunReporter(Callback):
 
         self._started_s: float | None = None
         self._earlier_s = 0.0
-        self._has_begun = self.is_fitting = False
+        self.is_fitting = False
         self.loss = LossMeter()
 
     def emit(self, event: dict[str, Any]) -> None:
@@ -68,8 +68,8 @@ class RunReporter(Callback):
     def fit_start(self, state: State, logger: Logger) -> None:
         """Start the clock and report what the run is, once."""
         self.is_fitting = True
-        if not self._has_begun:
-            self._has_begun, self._started_s = True, time.perf_counter()
+        if self._started_s is None:
+            self._started_s = time.perf_counter()
             kind = "start" if state.loaded_from is None else "resume"
             self.emit({**self.event(kind, state), **header_of(state)})
 
@@ -117,7 +117,9 @@ class RunReporter(Callback):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
-        self._earlier_s, self._started_s = float(state["seconds"]), time.perf_counter() if self._has_begun else None
+        self._earlier_s = float(state["seconds"])
+        if self._started_s is not None:
+            self._started_s = time.perf_counter()
         self.loss.total, self.loss.count = float(state["loss_total"]), float(state["loss_weight"])
         self.loss.is_sum = state.get("is_sum") is True
 
@@ -248,9 +250,7 @@ def header_lines(header: Mapping[str, Any]) -> list[str]:
     resumed = f", resumed at step {header['step']:,}" if header.get("kind") == "resume" else ""
     values = {
         "model": _said(header["model"]),
-        "parameters": "?"
-        if sizes is None
-        else f"{_count(sizes['trainable'])} trainable, {_count(sizes['all'])} in all",
+        "parameters": "?" if sizes is None else f"{sizes['trainable']:,} trainable, {sizes['all']:,} in all",
         "device": _said(header["device"]),
         "precision": header["precision"],
         **({} if (ranks := header["ranks"]) is None else {"ranks": _ranks(ranks)}),
@@ -297,10 +297,6 @@ def _said(value: object) -> str:
     return "?" if value is None else escaped(str(value))
 
 
-def _count(number: int | None) -> str:
-    return "?" if number is None else f"{number:,}"
-
-
 def _ranks(ranks: Mapping[str, Any]) -> str:
     said, rows = f"{ranks['number']} ({ranks['parallel']})", ranks["rows"]
     if rows is None:
@@ -315,8 +311,7 @@ def _size(size: Mapping[str, int | None]) -> str:
 
 
 def _algorithm(entry: Mapping[str, Any]) -> str:
-    name = escaped(entry["algorithm"])
-    return name if entry["distribution"] is None else f"{name} ({entry['distribution']} {escaped(entry['version'])})"
+    return escaped(display_name(entry["algorithm"], Origin.of(entry["distribution"], entry["version"])))
 
 
 def _optimizer(entry: Mapping[str, Any]) -> str:

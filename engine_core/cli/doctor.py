@@ -9,7 +9,7 @@ import click
 
 from ..doctor import MOST_S, Diagnosis, examine
 from ..registry import Registry
-from .tables import format_table
+from .tables import format_table, warn_of_doubts
 
 
 @click.command(epilog="\b\nExample:\n  engine-core plugins doctor --timeout 60")
@@ -29,8 +29,7 @@ def doctor(ctx: click.Context, as_json: bool, timeout: float) -> None:
     The exit code is 1 if there is a problem. What is disabled is not imported.
     """
     registry = Registry.scan()
-    for doubt in (*registry.findings, *registry.doubts):
-        click.echo(f"warning: {doubt}", err=True)
+    warn_of_doubts(registry)
     found = examine(registry.records, timeout)
     if as_json:
         click.echo(json.dumps([diagnosis.as_dict() for diagnosis in found], indent=2))

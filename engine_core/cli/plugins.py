@@ -10,7 +10,7 @@ import click
 
 from ..registry import PluginRecord, Registry
 from .groups import LazyGroup
-from .tables import format_table
+from .tables import format_table, warn_of_doubts
 
 
 @click.group(
@@ -30,8 +30,7 @@ def list_plugins(as_json: bool) -> None:
     The status is available, disabled (by the environment), ambiguous (the name is claimed twice) or broken.
     """
     registry = Registry.scan()
-    for doubt in (*registry.findings, *registry.doubts):
-        click.echo(f"warning: {doubt}", err=True)
+    warn_of_doubts(registry)
     if as_json:
         click.echo(json.dumps([dataclasses.asdict(record) for record in registry.records], indent=2))
     else:

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import click
+
 from ..messages import aligned, columns_of, escaped, readable
+from ..registry import Registry
 
 _WIDEST, _LONGEST = 100, 3000  # characters of a cell, and of a line below
+
+
+def warn_of_doubts(registry: Registry) -> None:
+    """Show what can't be read of what is installed, and what is doubtful in the environment's lists."""
+    for doubt in (*registry.findings, *registry.doubts):
+        click.echo(f"warning: {readable(doubt, _LONGEST)}", err=True)
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], below: Sequence[Sequence[str]]) -> str:

@@ -18,6 +18,7 @@ from ..errors import ArgumentError, ArgumentTypeError, EngineError, PluginError,
 from ..messages import raised_at
 from ..passes import AlgorithmPass, explicit_order
 from ..registry import CORE, Kind, PluginRecord, Registry
+from .overrides import PLUGINS
 from .reading import Place
 from .schema import Config, PassEntry, PluginEntry, Target
 
@@ -194,7 +195,7 @@ def check_plugins(config: Config) -> None:
             registry.require([requirement])
         except PluginError as error:
             raise config.place("require_plugins", index).error(str(error), requirement) from None
-    for section in ("algorithms", "callbacks", "loggers", "passes"):
+    for section in PLUGINS:
         kind: Any = "callbacks" if section == "loggers" else section
         for index, entry in enumerate(getattr(config, section)):
             if entry.name is not None:

@@ -195,11 +195,12 @@ def _read(lines: Path, position: int = 0) -> Iterator[tuple[str, dict[str, Any]]
         file.seek(position)
         for line in file:
             try:
-                told = json.loads(line)
+                text = line.decode()
+                told = json.loads(text)
             except (ValueError, RecursionError):
                 continue
             if isinstance(told, dict):
-                yield line.decode().rstrip("\n"), told
+                yield text.rstrip("\n"), told
 
 
 def _weight(line: str) -> int:

@@ -1,4 +1,4 @@
-"""Read what is installed, each distribution in a try of its own. Only this uses importlib-metadata; no plugin runs."""
+"""Read what is installed, each distribution in a try of its own. No plugin runs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import importlib_metadata
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import InvalidVersion
 
 from ..errors import ArgumentError, ArgumentTypeError
 
@@ -91,16 +92,28 @@ def ships(name: str, module: str) -> bool:
 def unmet(name: str) -> list[tuple[str, str]]:
     """Return what a distribution requires and does not have, without its extras, each with what is there instead."""
     found = []
-    for requirement in map(parse_requirement, required_by(name)):
+    for text in required_by(name):
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:  # its authors' slip; pip passes over it too
+            continue
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
         version = installed_version(requirement.name)
         requirement.marker = None
         if version is None:
             found.append((str(requirement), "not installed"))
-        elif not requirement.specifier.contains(version, prereleases=True):
+        elif not meets(requirement, version):
             found.append((str(requirement), f"not what is installed: {version}"))
     return found
+
+
+def meets(requirement: Requirement, version: str) -> bool:
+    """Does a version meet a requirement? One that can't be parsed meets only a bare name."""
+    try:
+        return requirement.specifier.contains(version, prereleases=True)
+    except InvalidVersion:
+        return not requirement.specifier
 
 
 def parse_requirement(text: str) -> Requirement:

@@ -22,7 +22,7 @@ from ..errors import ArgumentError, ArgumentTypeError, PluginError, add_note, di
 from ..messages import enumerated
 from ..metadata import AlgorithmMetadata
 from .checks import load_plugin
-from .installed import Installed, installed_distributions, installed_version, normalise, parse_requirement, ships
+from .installed import Installed, installed_distributions, installed_version, meets, normalise, parse_requirement, ships
 from .records import ALLOW, CORE, DENY, KINDS, PREFIX, Kind, Origin, PluginRecord
 
 _NEAR = 0.85  # distributions of plugins often have the same ending
@@ -145,7 +145,7 @@ class Registry:
             what = f"{requirement} is required, but {name} {records[0].version} is"
             if all(r.status in ("disabled", "broken") for r in records):
                 raise PluginError(f"{what} {records[0].status}: {records[0].reason}")
-            if not requirement.specifier.contains(records[0].version, prereleases=True):
+            if not meets(requirement, records[0].version):
                 raise PluginError(f"{what} installed; run: pip install '{requirement}'")
 
     def distribution_of(self, plugin: object) -> str | None:

@@ -63,7 +63,7 @@ class Diary(RunReporter):
     def emit(self, event: dict[str, Any]) -> None:
         """Write the event, and hand it on if it is not the file's own."""
         line = as_line(event)
-        if self._has_begun:  # else the folder may be another run's
+        if self._started_s is not None:  # else the folder may be another run's
             self._files.write_event(line, is_last="status" in event)
         if event["kind"] not in OWN_KINDS:
             self._write(line)
@@ -100,7 +100,7 @@ class Diary(RunReporter):
                 warnings.showwarning = shown
 
     def _note(self, category: str, message: str) -> None:
-        if not self._has_begun or message in self._warned or len(self._warned) > MOST_WARNINGS:
+        if self._started_s is None or message in self._warned or len(self._warned) > MOST_WARNINGS:
             return
         if len(self._warned) == MOST_WARNINGS:
             category = "Warning"
