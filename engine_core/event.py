@@ -118,3 +118,9 @@ def _half_of(event: Event) -> _Half:
 
 
 _HALVES = {event: _half_of(event) for event in Event}
+
+
+def events_between(first: Event, last: Event) -> list[Event]:
+    """Return the events from the first to the last, as they come in a step."""
+    events = [*Event]
+    return events[events.index(first) : events.index(last) + 1]

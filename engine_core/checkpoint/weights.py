@@ -39,7 +39,9 @@ def read_weights(folder: Path, weights: str = "evaluated") -> tuple[dict[str, An
         CheckpointError: if the folder is not a checkpoint, or is damaged.
     """
     opened = open_content(folder)
-    tensors = {name: stored.read() for name, stored in _chosen(opened, weights).items()}
+    # A tensor with an order of its own, as in channels_last, was read when the states were restored.
+    chosen = _chosen(opened, weights).items()
+    tensors = {name: it.read() if isinstance(it, StoredTensor) else it for name, it in chosen}
     # Modules name their extra state themselves, and what tensors are in it is under these names.
     named = {name: stored.read() for name, stored in opened.tensors.items() if name.startswith("model.")}
     extra = restore(opened.state.get("model", {}), named)
@@ -48,7 +50,7 @@ def read_weights(folder: Path, weights: str = "evaluated") -> tuple[dict[str, An
     return {**tensors, **extra}, dict(opened.manifest)
 
 
-def _chosen(opened: Checkpoint, weights: str) -> dict[str, StoredTensor]:
+def _chosen(opened: Checkpoint, weights: str) -> dict[str, StoredTensor | torch.Tensor]:
     if check_which(weights) == "trained":
         return dict(opened.model)
     return with_average(opened.model, opened.average)

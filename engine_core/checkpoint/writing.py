@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import CheckpointError, CheckpointWarning
-from ..files import MOST_BYTES_OF_JSON, sync
+from ..files import MOST_BYTES_OF_JSON, sync, write_whole
 from ..messages import enumerated, warn
 from ..ranks import Ranks
 from .reading import (
@@ -197,9 +197,7 @@ def _write_part(begun: Path, content: Checkpoint, writers: Writers) -> None:
 
 
 def _tell(begun: Path, rank: int, part: Mapping[str, Any]) -> None:
-    beside = begun / f".{_part_of(rank)}"
-    _write_json(beside, part)
-    beside.replace(begun / _part_of(rank))
+    write_whole(begun / _part_of(rank), json.dumps(part))
 
 
 def _wait_for_parts(begun: Path, writers: Writers) -> dict[int, dict[str, Any]]:

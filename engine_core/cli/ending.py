@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import time
-import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -88,7 +86,7 @@ def is_told_elsewhere(error: Exception) -> bool:
     if not Path(file).exists():
         from ..parallel import record  # noqa: PLC0415  it needs torch
 
-        record(error, "".join(traceback.format_exception(type(error), error, error.__traceback__)), time.time())
+        record(error)
     return True
 
 

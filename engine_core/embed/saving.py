@@ -13,7 +13,7 @@ from packaging.version import InvalidVersion, Version
 
 from ..algorithm import unique_names
 from ..checkpoint import Tensors, flatten, load, restore, save
-from ..engine import Engine
+from ..engine import Engine, listeners_of
 from ..errors import CheckpointError, add_note
 from ..files import read_json, write_whole
 from ..messages import enumerated, escaped, readable
@@ -171,7 +171,7 @@ def algorithms_of(engine: Engine) -> dict[str, Any]:
 
 def _listeners_of(engine: Engine) -> dict[str, Any]:
     """Return callbacks and logger destinations by their unique names."""
-    listeners = [*engine.state.callbacks, *engine.logger.destinations]
+    listeners = listeners_of(engine.state.callbacks, engine.logger.destinations)
     return dict(zip(unique_names(listeners), listeners, strict=True))
 
 

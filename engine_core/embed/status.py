@@ -57,9 +57,9 @@ class OwedEvaluation(NamedTuple):
 class RunStatus:
     """The phase of a run, its requests to end, and the evaluation that a resumed run has to finish.
 
-    The requests are fields of State, since callbacks and algorithms set them there: `stop_requested`,
-    `pause_requested` and `interrupted_by` for `fit`, `skip_requested` for one step. A new fit drops them here; the
-    loop drops `skip_requested` after each step.
+    The requests are fields of State, since callbacks and algorithms set them there: `stop_requested` and
+    `pause_requested` for `fit`, `skip_requested` for one step. A new fit drops them here; the loop drops
+    `skip_requested` after each step, and what catches signals drops `interrupted_by`.
 
     Attributes:
         phase: set here, but for STEPPING, EVALUATING and PREDICTING, which whoever enters them sets and leaves.

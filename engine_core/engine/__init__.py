@@ -5,7 +5,7 @@ from .engine import Engine
 from .host import Host
 from .lifetime import refuse_to_copy
 from .lint import doubts_about, warn_of_idle
-from .listeners import misspelt_hooks
+from .listeners import listeners_of, misspelt_hooks
 from .members import admit
 from .pipeline import is_bool
 
@@ -15,6 +15,7 @@ __all__ = [
     "admit",
     "doubts_about",
     "is_bool",
+    "listeners_of",
     "misspelt_hooks",
     "problems_of",
     "refuse_to_copy",

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ..errors import AuditWarning
-from ..event import Event
+from ..event import Event, events_between
 from ..logger import Logger
 from ..messages import enumerated, warn
 from ..passes import Member
@@ -18,8 +18,7 @@ from .pipeline import Pipeline
 BATCHES = 2
 """How many batches of a fit are looked at, so that the others cost nothing."""
 
-_EVENTS = [*Event]
-_DURING = _EVENTS[_EVENTS.index(Event.AFTER_DATALOADER) : _EVENTS.index(Event.AFTER_TRAIN_BATCH) + 1]
+_DURING = events_between(Event.AFTER_DATALOADER, Event.AFTER_TRAIN_BATCH)
 
 
 class InPlace:

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..errors import IdleAlgorithmWarning, OrderWarning, UnorderedWritersWarning, did_you_mean
-from ..event import Event
+from ..event import Event, events_between
 from ..messages import enumerated, warn
 from ..metadata import ORDERING
 from ..passes import Member, PassList, declared_edges, table_of
@@ -20,12 +20,9 @@ Doubt = tuple[str, type[Warning]]
 
 _SHOWN = 3  # events in a message; two algorithms that list no events share all of them
 
-_EVENTS = tuple(Event)
-
 
 def _during(*spans: tuple[Event, Event]) -> frozenset[Event]:
-    """Return the events from the first to the last of each span, as they come in a step."""
-    return frozenset(e for a, z in spans for e in _EVENTS[_EVENTS.index(a) : _EVENTS.index(z) + 1])
+    return frozenset(event for span in spans for event in events_between(*span))
 
 
 _WRITTEN_AT: Mapping[str, frozenset[Event]] = {
@@ -84,7 +81,7 @@ def _unordered_writers(members: Sequence[Member], passes: PassList) -> Iterator[
     for event in Event if both else ():
         here = {}
         for pair, shared in both.items():
-            fields = [field for field in shared if event in _WRITTEN_AT.get(field, _EVENTS)]
+            fields = [field for field in shared if event in _WRITTEN_AT.get(field, Event)]
             if fields and event in pair[0].events and event in pair[1].events:
                 here[pair] = " and ".join(sorted(fields))
         for pair, now in _open_pairs([*here], [m for m in members if event in m.events], passes, event):

@@ -10,16 +10,15 @@ from types import FrameType
 from typing import NamedTuple, Protocol, TypeAlias
 
 from ..errors import add_note
-from ..event import Event
+from ..event import Event, events_between
 from ..passes import Member
 from ..state import State
 from ..time import Timestamp
 from ..trace import Trace
 
-_EVENTS = [*Event]
 _OF_A_BATCH = [
-    *_EVENTS[_EVENTS.index(Event.BEFORE_DATALOADER) : _EVENTS.index(Event.AFTER_TRAIN_BATCH) + 1],
-    *_EVENTS[_EVENTS.index(Event.EVAL_BATCH_START) : _EVENTS.index(Event.EVAL_AFTER_FORWARD) + 1],
+    *events_between(Event.BEFORE_DATALOADER, Event.AFTER_TRAIN_BATCH),
+    *events_between(Event.EVAL_BATCH_START, Event.EVAL_AFTER_FORWARD),
 ]
 _NAMED = 10
 """How many algorithms a note names."""

@@ -123,10 +123,16 @@ class Failures:
             _wait(lambda: self._has(*keys) or self._has("failed"), _ANSWER_S)
             what = _in_words([self._get(key) for key in keys], self._rank, self._timeout, error)
             failure = self._tell(what, "", time.time())
-        ended = RankError(f"rank {self._rank} ends because {failure.what}").with_traceback(error.__traceback__)
+        ended, lines, at = self._because(failure)
+        ended = ended.with_traceback(error.__traceback__)
         ended.__suppress_context__ = True  # that a connection closed says nothing more
-        self._finish(ended, f"RankError: {ended}\n\n{failure.traceback}", max(time.time(), failure.at + 1))
+        self._finish(ended, lines, at)
         return ended
+
+    def _because(self, failure: Failure) -> tuple[RankError, str, float]:
+        """Return the error that another rank's failure is here, its lines and its time, later than what led to it."""
+        error = RankError(f"rank {self._rank} ends because {failure.what}")
+        return error, f"RankError: {error}\n\n{failure.traceback}", max(time.time(), failure.at + 1)
 
     def _finish(self, error: BaseException, lines: str, at: float) -> None:
         self._is_ending.set()
@@ -148,9 +154,9 @@ class Failures:
         in_time = self._is_ending.wait(_LEAVE_S)
         if self._is_closed.is_set() or self._has_failed or (in_time and self._is_closed.wait(_CLOSE_S)):
             return
-        error = RankError(f"rank {self._rank} ends because {failure.what}")
+        error, lines, at = self._because(failure)
         if not in_time:
-            record(error, f"RankError: {error}\n\n{failure.traceback}", max(time.time(), failure.at + 1))
+            record(error, lines, at)
         stack = "".join(traceback.format_stack(self._frame()))
         with suppress(Exception):
             print(f"{stack}engine_core.errors.RankError: {error}", file=sys.stderr, flush=True)  # noqa: T201
@@ -247,15 +253,15 @@ def ends_with(error: BaseException) -> BaseException:
     """
     if _of_groups:
         return _of_groups[-1][1].ends_with(error)
-    if "TORCHELASTIC_ERROR_FILE" in os.environ:  # of torchrun, whose summary shows it
-        record(error, _lines_of(error), time.time())
+    record(error)
     return error
 
 
-def record(error: BaseException, lines: str, at: float) -> None:
+def record(error: BaseException, lines: str | None = None, at: float | None = None) -> None:
     """Write the error where torchrun looks for what its summary shows; of several the earliest is called the cause."""
     if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
-        extra = {"py_callstack": lines, "timestamp": str(int(at))}
+        stack, now = _lines_of(error) if lines is None else lines, time.time() if at is None else at
+        extra = {"py_callstack": stack, "timestamp": str(int(now))}
         with suppress(OSError):
             message = {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}
             Path(path).write_text(json.dumps({"message": message}), encoding="utf-8")

@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -85,7 +85,7 @@ class GroupRanks(Ranks):
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.is_sharded, self.is_local = isinstance(parallel, FSDP), parallel.data == "local"
         self.timeout_s = parallel.timeout_s
-        self._failures = failures
+        self._failures, self._call = failures, failures.guard
         self._has_warned = False
 
     def gather(self, rows: torch.Tensor) -> tuple[torch.Tensor, slice]:
@@ -175,9 +175,6 @@ class GroupRanks(Ranks):
                 UserWarning,
             )
         self._has_warned = True
-
-    def _call(self, communicate: Callable[[], Any]) -> None:
-        self._failures.guard(communicate)
 
 
 def on_cpu(value: Any) -> Any:

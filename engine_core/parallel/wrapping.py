@@ -169,12 +169,12 @@ def is_statistic(module: nn.Module, attribute: str) -> bool:
 
 def shared_buffers(model: nn.Module) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Return which buffers of a model become the mean over ranks, and which rank 0's."""
-    statistics, others = list[torch.Tensor](), list[torch.Tensor]()
-    for name, buffer in model.named_buffers():
-        path, _, attribute = name.rpartition(".")
-        if buffer.numel():
-            is_mean = is_statistic(model.get_submodule(path), attribute)
-            (statistics if is_mean else others).append(written(buffer.detach()))
+    statistics, others, seen = list[torch.Tensor](), list[torch.Tensor](), set[int]()
+    for module in model.modules():
+        for attribute, buffer in module.named_buffers(recurse=False):
+            if id(buffer) not in seen and buffer.numel():
+                seen.add(id(buffer))
+                (statistics if is_statistic(module, attribute) else others).append(written(buffer.detach()))
     return statistics, others
 
 

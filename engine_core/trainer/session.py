@@ -160,9 +160,8 @@ class Session:
 
     def deal(self, loader: Iterable[Any], *, in_step: bool = True) -> Iterator[tuple[Any, int]]:
         """Return this rank's part of each batch of an evaluation, see `data.deal`."""
-        is_local = self.parallel is not None and self.parallel.data == "local"
         try:
-            yield from deal(loader, self.state, self.device, is_local=is_local, in_step=in_step)
+            yield from deal(loader, self.state, self.device, is_local=self.feed.is_local, in_step=in_step)
         finally:
             self.wrapping.rest()
 

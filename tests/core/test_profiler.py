@@ -1,6 +1,7 @@
 import json
 import os
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -249,6 +250,23 @@ def test_a_path_where_no_file_can_be_is_refused_in_the_constructor(tmp_path):
         with pytest.raises(ValueError, match=reason):
             Profiler(wrong)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_disk_that_is_full_at_the_end_costs_the_trace_and_not_the_sums(tmp_path, monkeypatch):
+    profiler = Profiler(str(tmp_path / "trace.json"))
+    state = State(callbacks=[profiler], max_duration="1ba")
+    engine = Engine(state, Logger())
+    for event in ("init", "fit_start", "batch_start", "batch_end"):
+        engine.run_event(event)
+
+    def refuse(_):
+        raise OSError(28, "No space left on device")
+
+    real, profiler._file = profiler._file, SimpleNamespace(write=refuse, flush=lambda: None, close=lambda: None)
+    with pytest.warns(UserWarning, match="can't write to .*trace.json.* any more"):
+        engine.close()
+    real.close()
+    assert (state.profiler, profiler.timing["spans"]["event/batch"]["count"]) == (None, 1)
 
 
 def test_it_is_known_by_name():

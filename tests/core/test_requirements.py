@@ -110,7 +110,14 @@ def test_disabled_is_not_enough(check, install, monkeypatch):
 
 def test_what_a_distribution_lacks_is_reported_with_what_is_there_instead(install, tmp_path):
     install("acme-plugin", {})
-    requires = ["none-such; os_name != 'q'", "Pluggy>=99", "pluggy<99", "x; extra == 'y'", "z; os_name == 'q'"]
+    requires = [
+        "none-such; os_name != 'q'",
+        "odd (>1.*)",
+        "Pluggy>=99",
+        "pluggy<99",
+        "x; extra == 'y'",
+        "z; os_name == 'q'",
+    ]
     with (tmp_path / "site-packages" / "acme_plugin-1.0.dist-info" / "METADATA").open("a") as metadata:
         metadata.writelines(f"Requires-Dist: {requirement}\n" for requirement in requires)
     assert unmet("acme-plugin") == [

@@ -10,7 +10,7 @@ import pytest
 from engine_core import State
 from engine_core.errors import ArgumentError
 from engine_core.loggers.run_files import RunFiles
-from engine_core.loggers.whole_lines import Lines
+from engine_core.loggers.whole_lines import Lines, write_table
 
 PROGRAM = """
 import json, resource, sys, warnings
@@ -62,6 +62,12 @@ def test_a_last_line_without_its_end_is_not_merged_with_the_next(tmp_path):
     lines.add('{"step": 3}')
     lines.close()
     assert path.read_bytes() == b'{"step": 0}\n{"st\n{"step": 2}\n{"step": 3}\n'
+
+
+def test_a_line_that_is_not_utf_8_is_passed_over_as_any_damaged_one(tmp_path):
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 0, "a": "\xed\xa0\x80"}\n{"step": 1, "a": 2}\n')
+    write_table(tmp_path / "metrics.jsonl", tmp_path / "metrics.csv")
+    assert (tmp_path / "metrics.csv").read_text().split() == ["step,a", "1,2"]
 
 
 def test_what_another_has_written_to_the_file_stays(tmp_path):

@@ -75,7 +75,7 @@ def copy_weights(model: Any) -> Tensors:
     for name, value in weights.items():
         if not is_sharded(value):
             check_tensor(value, f"model.{name}")
-    return {name: value if is_sharded(value) else _copies({name: value})[name] for name, value in weights.items()}
+    return {name: value if is_sharded(value) else _copy(value) for name, value in weights.items()}
 
 
 def _parts(session: Session) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def _copies(tensors: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _copy(value) for name, value in tensors.items()}
 
 
-def _copy(value: torch.Tensor | TensorSlice) -> torch.Tensor | TensorSlice:
+def _copy(value: Any) -> Any:
     if isinstance(value, TensorSlice):
         return value._replace(tensor=value.tensor.to("cpu", copy=True))
     return value.detach().to("cpu", copy=True)
