@@ -39,4 +39,4 @@ class SignalGuard:
 
     def _handle(self, number: int, _: FrameType | None) -> None:
         self.__exit__()
-        self._first(number)  # type: ignore[operator]  # it is no handler of the system's
+        self._first(number)  # type: ignore[operator]  # SIG_DFL and SIG_IGN are not called here

@@ -62,7 +62,7 @@ class RunStatus:
     `skip_requested` after each step, and what catches signals drops `interrupted_by`.
 
     Attributes:
-        phase: set here, but for STEPPING, EVALUATING and PREDICTING, which whoever enters them sets and leaves.
+        phase: set here, but for STEPPING, EVALUATING and PREDICTING, which are set and left by what enters them.
         evaluated_at: the batch count at the latest evaluation, so that none runs twice at one position.
         evaluated: a mark of the weights that the latest evaluation saw, if an epoch ended at once after it.
         owed: an evaluation that was interrupted.

@@ -105,7 +105,7 @@ class Lines:
         due, size = position["due"], position["bytes"]
         if self.path.is_file() and self.path.stat().st_size > size:
             events = dict.fromkeys(_events_beyond(self.path, size))
-            with self.path.open("r+b") as file:  # over the lines that go, so that whoever kills the process loses none
+            with self.path.open("r+b") as file:  # over the lines that go, so that a kill loses none
                 file.seek(size)
                 file.writelines(f"{line}\n".encode() for line in events)
                 file.truncate()

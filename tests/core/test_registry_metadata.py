@@ -86,7 +86,9 @@ def test_what_pip_leaves_of_an_interrupted_removal_is_ignored(install, site):
 def test_an_entry_point_that_names_nothing_breaks_its_own_distribution_at_most(install, value):
     install("acme-plugin", {"algorithms": {"acme": value}}, {"acme_module": ""})
     install("fine-plugin", {"algorithms": {"fine": "acme_module:Fine"}})
-    assert "'acme'" in refusal()  # some versions of importlib-metadata don't read such a file at all
+    said = refusal()  # some versions of importlib-metadata don't read such a file at all
+    assert "'acme'" in said
+    assert "can't be loaded from" in said or "not all that is installed can be read" in said
     assert Registry.scan().find("algorithms", "fine").status == "available"
 
 

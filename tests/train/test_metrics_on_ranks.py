@@ -166,7 +166,7 @@ class Strange(ByAttributes):
 
 @pytest.mark.parametrize(
     ("metric", "problem"),
-    [(Silent, "its state_dict() or its attributes are empty"), (Strange, "")],
+    [(Silent, "its state_dict() or its attributes are empty"), (Strange, "Can't ")],
 )
 def test_what_can_not_be_sent_is_refused_by_name(metric: Any, problem: str) -> None:
     def program(ranks: Any) -> None:

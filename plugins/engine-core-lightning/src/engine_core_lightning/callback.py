@@ -73,7 +73,7 @@ class EngineCallback(_Base):
         self.engine, self.state = self.loop.engine, self.loop.state
         self._names = {"model": model, "loss_fn": loss_fn}
         self._module: Any = None
-        self._patches, self._loaded = ExitStack(), False  # a checkpoint, whose states nobody has got yet
+        self._patches, self._loaded = ExitStack(), False  # a checkpoint whose states are not handed out yet
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Say what this run offers, which refuses who needs more; INIT follows when the module has its layers."""
