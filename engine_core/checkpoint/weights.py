@@ -39,7 +39,7 @@ def read_weights(folder: Path, weights: str = "evaluated") -> tuple[dict[str, An
         CheckpointError: if the folder is not a checkpoint, or is damaged.
     """
     opened = open_content(folder)
-    # A tensor with an order of its own, as in channels_last, was read when the states were restored.
+    # A tensor whose dimensions have an order of their own was read when the states were restored.
     chosen = _chosen(opened, weights).items()
     tensors = {name: it.read() if isinstance(it, StoredTensor) else it for name, it in chosen}
     # Modules name their extra state themselves, and what tensors are in it is under these names.
