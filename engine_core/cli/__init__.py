@@ -12,12 +12,12 @@ from ..errors import EngineError
 from ..messages import escaped
 from ..registry import CORE, Registry
 from .ending import LAST_LINES, code_of, in_words, is_first_here, is_told_elsewhere
-from .groups import LazyGroup
+from .groups import CommandGroup
 
 __all__ = ["main"]
 
 
-class _Main(LazyGroup):
+class _Main(CommandGroup):
     """Says what went wrong without a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -72,17 +72,6 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 
 @click.group(
     cls=_Main,
-    commands_in={
-        "train": "train:train",
-        "eval": "eval:evaluate",
-        "explain": "explain:explain",
-        "diff": "diff:diff",
-        "runs": "runs:runs",
-        "report": "report:report",
-        "watch": "watch:watch",
-        "checkpoint": "checkpoint:checkpoint",
-        "plugins": "plugins:plugins",
-    },
     epilog="\b\nExample:\n  engine-core train --example digits",
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -12,14 +12,14 @@ import click
 from ..errors import CheckpointError
 from ..messages import aligned
 from ..registry import Origin, display_name
-from .groups import GivenPath, LazyGroup
+from .groups import CommandGroup, GivenPath
 
 PATH = click.argument("path", type=GivenPath())
 
 
 @click.group(
-    cls=LazyGroup,
-    commands_in={"export": "checkpoint:export", "show": "checkpoint:show", "verify": "checkpoint:verify"},
+    cls=CommandGroup,
+    within="checkpoint.",
     epilog="\b\nExample:\n  engine-core checkpoint show runs/baseline",
 )
 def checkpoint() -> None:
@@ -29,7 +29,7 @@ def checkpoint() -> None:
     """
 
 
-@click.command(epilog="\b\nExample:\n  engine-core checkpoint show runs/baseline/checkpoints/latest")
+@checkpoint.command(epilog="\b\nExample:\n  engine-core checkpoint show runs/baseline/checkpoints/latest")
 @PATH
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest.")
 def show(path: Path, as_json: bool) -> None:
@@ -47,7 +47,7 @@ def show(path: Path, as_json: bool) -> None:
     click.echo("\n".join(lines))
 
 
-@click.command(epilog="\b\nExample:\n  engine-core checkpoint verify runs/baseline")
+@checkpoint.command(epilog="\b\nExample:\n  engine-core checkpoint verify runs/baseline")
 @PATH
 def verify(path: Path) -> None:
     """Read a whole checkpoint, to see that it is intact.
@@ -60,7 +60,7 @@ def verify(path: Path) -> None:
     click.echo(f"{folder} is as it was written: {len(content.model)} weights, {len(content.tensors)} tensors of state")
 
 
-@click.command(epilog="\b\nExample:\n  engine-core checkpoint export runs/baseline weights.safetensors")
+@checkpoint.command(epilog="\b\nExample:\n  engine-core checkpoint export runs/baseline weights.safetensors")
 @PATH
 @click.argument("to", type=GivenPath())
 @click.option(

@@ -1,51 +1,67 @@
-"""What commands are made of: groups that import a command's module on demand, and paths."""
+"""What commands are made of: groups whose commands distributions register, and paths."""
 
 from __future__ import annotations
 
-import importlib
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 
 from ..arguments import path_of
-from ..errors import did_you_mean
+from ..errors import PluginError, did_you_mean
+from ..registry import Registry, brought_by
 
 
-class LazyGroup(click.Group):
-    """A group whose commands are in modules of this package, each given as `module:attribute`."""
+class CommandGroup(click.Group):
+    """A group with its own commands and those that distributions register in `engine_core.commands`.
 
-    def __init__(self, *args: Any, commands_in: Mapping[str, str], **options: Any) -> None:
+    Args:
+        within: what the entry points' names begin with before the name of a command, as `plugins.`.
+    """
+
+    def __init__(self, *args: Any, within: str = "", **options: Any) -> None:
         super().__init__(*args, **options)
-        self._commands_in = commands_in
+        self._within = within
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the commands."""
-        return list(self._commands_in)
+        """Return the names of the commands that are not disabled; nothing is imported."""
+        usable = [record.name for record in Registry.scan().records_of("commands") if record.status != "disabled"]
+        return sorted({*self.commands, *filter(None, map(self._name_here, usable))})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command by name."""
-        if cmd_name not in self._commands_in:
-            return None
-        module, _, attribute = self._commands_in[cmd_name].partition(":")
-        command: click.Command = getattr(importlib.import_module(f".{module}", __package__), attribute)
-        return command
+        """Import and return a command; raise PluginError if it is registered and can't be used."""
+        registry, name = Registry.scan(), self._within + cmd_name
+        if cmd_name in self.commands or not registry.records_of("commands", name):
+            return self.commands.get(cmd_name)
+        return cast("click.Command", registry.load("commands", name))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that the first word names; an unknown one is refused with the nearest name."""
-        if args[0] not in self._commands_in and not ctx.resilient_parsing:
-            ctx.fail(f"there is no command {args[0]!r}{did_you_mean(args[0], self._commands_in)}")
+        """Find the command that the first word names; an unknown one is refused with the way to it."""
+        if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
+            way = brought_by("commands", self._within + args[0]) or did_you_mean(args[0], self.list_commands(ctx))
+            ctx.fail(f"there is no command {args[0]!r} here{way}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands with the whole first sentence of each: click cuts it to one line."""
-        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        """List the commands with the whole first sentence of each, or with why it can't be used."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, c.get_short_help_str(limit=sys.maxsize)) for name, c in commands if c])
+            formatter.write_dl([(name, self._help_of(ctx, name)) for name in self.list_commands(ctx)])
+
+    def _help_of(self, ctx: click.Context, name: str) -> str:
+        try:
+            command = self.get_command(ctx, name)
+        except PluginError as error:
+            return str(error)
+        assert command is not None
+        return command.get_short_help_str(limit=sys.maxsize)  # click would cut it to one line
+
+    def _name_here(self, name: str) -> str:
+        """Return the name within this group of a registered command, or nothing if it belongs to another."""
+        here = name.removeprefix(self._within)
+        return here if name.startswith(self._within) and "." not in here else ""
 
 
 class GivenPath(click.Path):

@@ -9,20 +9,20 @@ from collections.abc import Sequence
 import click
 
 from ..registry import PluginRecord, Registry
-from .groups import LazyGroup
+from .groups import CommandGroup
 from .tables import format_table, warn_of_doubts
 
 
 @click.group(
-    cls=LazyGroup,
-    commands_in={"list": "plugins:list_plugins", "doctor": "doctor:doctor", "new": "new:new"},
+    cls=CommandGroup,
+    within="plugins.",
     epilog="\b\nExample:\n  engine-core plugins list",
 )
 def plugins() -> None:
     """List the installed plugins, check them, or start your own."""
 
 
-@click.command("list", epilog="\b\nExample:\n  engine-core plugins list --json")
+@plugins.command("list", epilog="\b\nExample:\n  engine-core plugins list --json")
 @click.option("--json", "as_json", is_flag=True, help="Print an array of records.")
 def list_plugins(as_json: bool) -> None:
     """List the installed plugins without importing them.

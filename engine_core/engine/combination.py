@@ -95,7 +95,7 @@ def _missing(members: Sequence[Member], registry: Registry) -> Iterator[EngineEr
 def _how_to_get(reference: str, registry: Registry) -> str:
     if reference.startswith("@"):
         return "add one with that tag"
-    ships = registry.algorithms_named(reference)
+    ships = registry.records_of("algorithms", reference)
     if not ships:
         return "no installed distribution ships it; install one that does, and add it"
     origins = enumerated([str(record.origin) for record in ships])
@@ -142,7 +142,7 @@ def meant_by(reference: str, member: Member, members: Sequence[Member], registry
     for other in others:
         if type(other.algorithm).__name__ == reference:
             return other.registered
-    if registry.algorithms_named(reference):
+    if registry.records_of("algorithms", reference):
         return None
     if any(reference in other.metadata.tags for other in others):
         return f"@{reference}"

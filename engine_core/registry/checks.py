@@ -49,6 +49,9 @@ def check_plugin(kind: Kind | Literal["loggers"], plugin: Any, place: str = "") 
     elif kind == "loops":
         if not isinstance(plugin, Offers):
             raise TypeError(f"an entry point of kind loops must name an engine_core.needs.Offers, not {plugin!r}")
+    elif kind == "commands":
+        if missing_methods(plugin, "main", "make_context"):
+            raise TypeError(f"an entry point of kind commands must name a click.Command, not {plugin!r}")
     elif kind == "algorithms":
         contract = "an algorithm has match(event, state) and apply(event, state, logger)"
         _check_methods(plugin, place, ("match", "apply"), contract)

@@ -11,8 +11,12 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion
 
 from ..errors import ArgumentError, ArgumentTypeError
+from .records import CORE
 
 _OURS = re.compile(r"engine[-_.]?core[-_.]", re.IGNORECASE)  # also where authors misspelt it
+
+EXTRAS = "extras_of_engine_core"
+"""The group of our own entry points that say which extra brings what: `kind.name` and the extra."""
 
 
 class Installed(NamedTuple):
@@ -77,6 +81,15 @@ def required_by(name: str) -> list[str]:
         return importlib_metadata.requires(name) or []
     except Exception:  # noqa: BLE001  likewise
         return []
+
+
+def brought_by(kind: str, name: str) -> str:
+    """Return the words that say which extra of engine-core brings a plugin that is not installed, or nothing."""
+    try:
+        found = importlib_metadata.distribution(CORE).entry_points.select(group=EXTRAS, name=f"{kind}.{name}")
+    except Exception:  # noqa: BLE001  likewise
+        return ""
+    return "".join(f'; pip install "{CORE}[{extra.value}]" brings it' for extra in found)
 
 
 def ships(name: str, module: str) -> bool:

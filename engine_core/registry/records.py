@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-Kind = Literal["algorithms", "passes", "callbacks", "loops"]
+Kind = Literal["algorithms", "passes", "callbacks", "loops", "commands"]
 Status = Literal["available", "disabled", "ambiguous", "broken"]
-KINDS: tuple[Kind, ...] = ("algorithms", "passes", "callbacks", "loops")
+KINDS: tuple[Kind, ...] = ("algorithms", "passes", "callbacks", "loops", "commands")
 CORE, PREFIX = "engine-core", "engine_core."
 ALLOW, DENY = "ENGINE_CORE_PLUGINS", "ENGINE_CORE_DISABLE_PLUGINS"
 
@@ -37,7 +37,7 @@ class PluginRecord:
     """One entry point: its name, its distribution, and whether it can be used.
 
     Args:
-        kind: `algorithms`, `passes`, `callbacks` or `loops`, which say what a training loop offers.
+        kind: `algorithms`, `passes`, `callbacks`, `loops`, which say what a training loop offers, or `commands`.
         name: the entry point's name, which is also the plugin's.
         distribution, version: what ships it.
         entry_point: its value, `module:attribute`.

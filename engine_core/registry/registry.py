@@ -22,7 +22,16 @@ from ..errors import ArgumentError, ArgumentTypeError, PluginError, add_note, di
 from ..messages import enumerated
 from ..metadata import AlgorithmMetadata
 from .checks import load_plugin
-from .installed import Installed, installed_distributions, installed_version, meets, normalise, parse_requirement, ships
+from .installed import (
+    Installed,
+    brought_by,
+    installed_distributions,
+    installed_version,
+    meets,
+    normalise,
+    parse_requirement,
+    ships,
+)
 from .records import ALLOW, CORE, DENY, KINDS, PREFIX, Kind, Origin, PluginRecord
 
 _NEAR = 0.85  # distributions of plugins often have the same ending
@@ -192,9 +201,9 @@ class Registry:
         declared = metadata.name if isinstance(metadata, AlgorithmMetadata) else None
         return Identity(declared or (snake_case(cls.__name__) if record is None else record.name), origin, record)
 
-    def algorithms_named(self, name: str) -> list[PluginRecord]:
-        """Return the records of the algorithms that are registered under a name, whatever their status."""
-        return [r for r in self.records if (r.kind, r.name) == ("algorithms", name)]
+    def records_of(self, kind: Kind, name: str | None = None) -> list[PluginRecord]:
+        """Return the records of a kind, of those with a name if one is given, whatever their status."""
+        return [r for r in self.records if r.kind == kind and name in (None, r.name)]
 
     def passes_of(self, distribution: str) -> list[PluginRecord]:
         """Return the records of a distribution's passes that are not disabled."""
@@ -204,7 +213,8 @@ class Registry:
     def _unknown(self, kind: Kind, name: str) -> str:
         known = [r.name for r in self.records if r.kind == kind]
         other_kinds = [r.kind for r in self.records if r.name == name]
-        hint = f", but among the {other_kinds[0]}: give it there" if other_kinds else did_you_mean(name, known)
+        elsewhere = f", but among the {other_kinds[0]}: give it there" if other_kinds else brought_by(kind, name)
+        hint = elsewhere or did_you_mean(name, known)
         damage = "; not all that is installed can be read: run `engine-core plugins doctor`" if self.findings else ""
         return f"{name!r} is not among the installed {kind}{hint}{damage}"
 

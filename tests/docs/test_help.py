@@ -53,10 +53,10 @@ def test_the_help_has_no_cut_sentence(path, columns):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["trian"], "there is no command 'trian'; did you mean 'train'?"),
-        (["plugins", "docter"], "there is no command 'docter'; did you mean 'doctor'?"),
-        (["checkpoint", "xx"], "there is no command 'xx'; known: export, show, verify"),
-        (["train\x1b[31m"], "there is no command 'train\\x1b[31m'; did you mean 'train'?"),
+        (["trian"], "there is no command 'trian' here; did you mean 'train'?"),
+        (["plugins", "docter"], "there is no command 'docter' here; did you mean 'doctor'?"),
+        (["checkpoint", "xx"], "there is no command 'xx' here; known: export, show, verify"),
+        (["train\x1b[31m"], "there is no command 'train\\x1b[31m' here; did you mean 'train'?"),
     ],
 )
 def test_a_misspelt_command_gets_the_nearest(words, said):
