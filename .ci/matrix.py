@@ -7,7 +7,7 @@
     python .ci/matrix.py alone --ring quick|full|both [pytest's arguments]
     python .ci/matrix.py beside [--floors] [pytest's arguments]
 
-tox runs it with the environment's own Python and sets PIP_CONSTRAINT. One environment, with the core alone in it, is
+tox runs it with the environment's own Python and sets UV_CONSTRAINT. One environment, with the core alone in it, is
 used for all of it, one after the other: `plugins` and `alone` have the plugins' unpacked wheels on the path.
 """
 
@@ -22,7 +22,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import zipfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import distributions
@@ -34,11 +33,9 @@ ROOT = Path(__file__).resolve().parents[1]
 PLUGINS = [file.parent for file in sorted(ROOT.glob("plugins/*-plugin/pyproject.toml"))]
 # Those that need a third party's library too. Only tox's `beside` environments install them.
 ADAPTERS = [file.parent for file in sorted(ROOT.glob("plugins/engine-core-*/pyproject.toml"))]
-PIP = [sys.executable, "-I", "-m", "pip"]
+UV = [sys.executable, "-m", "uv"]
 WHEELS = ROOT / ".tox" / "built"
-TORCHES = ROOT / ".tox" / "torch"
-OF_A_LINK = ("METADATA", "WHEEL", "entry_points.txt")  # what a wheel that points to torch takes from torch's own
-BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE")  # and from the package
+BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE")  # what a wheel is built from, and the package
 # What the adapters' extras add: a library under its other name, and what MLflow keeps runs with.
 OF_EXTRAS = ["pytorch-lightning", "sqlalchemy", "alembic"]
 # How pytest selects the tests of a ring.
@@ -46,11 +43,8 @@ RINGS = {"quick": "not full", "full": "full", "both": ""}
 NO_TESTS = 5  # pytest's exit code
 TORCH = ROOT / ".ci" / "torch-cpu.txt"
 WHY_NO_TORCH = Path(sys.prefix, "why-no-torch.txt")
-# pip's two messages; the second appears where its configuration has constraints, which it blames for a conflict.
-MISSING = re.compile(
-    r"No matching distribution found for (\S+)"
-    r"|no matching distributions available for your environment:\s+(torch)\s"
-)
+# What uv says where the indexes have torch for other Pythons, and where they have no such build at all.
+MISSING = re.compile(r"\btorch(\{.*?\})?==\S+ has no wheels with a matching|there is no version of torch\b")
 OURS = {"engine-core", *(plugin.name for plugin in (*PLUGINS, *ADAPTERS))}
 # What depends on which plugins are installed; the rest runs with the core alone, and with each plugin alone.
 OF_THE_INSTALLED = [f"tests/core/test_{name}.py" for name in ("registry", "cli_plugins", "plugin_passes", "imports")]
@@ -108,39 +102,34 @@ def install(plugins: list[Path], *, require_torch: bool) -> None:
     """Install the core and the given plugins from this tree, with torch if it can be had."""
     reason = install_torch()
     core, *others = wheels_of([ROOT, *plugins])
-    # pip takes another wheel of the same version for the one that is there
-    subprocess.run([*PIP, "uninstall", "--quiet", "--yes", "engine-core"], cwd=ROOT, check=True)
     if not reason:
         WHY_NO_TORCH.unlink(missing_ok=True)
-        pip_install(f"{core}[examples,metrics,torchdata]", *map(str, others))
+        pip_install(f"engine-core[examples,metrics,torchdata] @ {core.as_uri()}", *map(str, others))
         return
     if require_torch:
         sys.exit(f"{reason}, and this environment needs it")
     WHY_NO_TORCH.write_text(reason)
     pip_install("--no-deps", str(core), *map(str, others))
-    pip_install("--no-warn-conflicts", *requirements_without_torch())  # it would miss torch
+    pip_install(*requirements_without_torch())
 
 
 def wheels_of(projects: list[Path]) -> list[Path]:
     """Build the wheels of projects, unless an environment beside this one has built them from the same files."""
     kept = {project: WHEELS / f"{name_of(project)}-{digest_of(project)}" for project in projects}
-    missing = {project: folder for project, folder in kept.items() if not folder.exists()}
-    if missing:
+    for project, folder in kept.items():
+        if folder.exists():
+            continue
         WHEELS.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=WHEELS) as new:
-            build = [*PIP, "wheel", "--quiet", "--no-deps", "--wheel-dir", new, *map(str, missing)]
+        with tempfile.TemporaryDirectory(dir=WHEELS, ignore_cleanup_errors=True) as new:  # it is mostly gone by then
+            build = [*UV, "build", "--quiet", "--wheel", "--out-dir", new, str(project)]
             subprocess.run(build, cwd=ROOT, check=True)
-            for project, folder in missing.items():
-                (wheel,) = Path(new).glob(f"{name_of(project).replace('-', '_')}-*.whl")
-                ready = Path(new, name_of(project))
-                ready.mkdir()
-                shutil.unpack_archive(wheel, ready / "unpacked", "zip")
-                wheel.rename(ready / wheel.name)
-                try:
-                    ready.rename(folder)  # all of it at once
-                except OSError:  # the environment beside this one was quicker
-                    if not folder.exists():
-                        raise
+            (wheel,) = Path(new).glob("*.whl")
+            shutil.unpack_archive(wheel, Path(new, "unpacked"), "zip")
+            try:
+                Path(new).rename(folder)  # all of it at once
+            except OSError:  # the environment beside this one was quicker
+                if not folder.exists():
+                    raise
     return [next(folder.glob("*.whl")) for folder in kept.values()]
 
 
@@ -162,62 +151,16 @@ def name_of(project: Path) -> str:
 
 
 def install_torch() -> str:
-    """Install the CPU build of torch; return why not if there is none for this Python, raise for any other failure.
-
-    It is unpacked once, for all environments of this Python: what each gets is a wheel of the same name and version
-    that only points to it. `.ci/torch-link.txt` shows that wheel to pip in the environments which tests create; where
-    it was not built pip takes the real one.
-    """
-    digest = hashlib.sha256(TORCH.read_bytes()).hexdigest()[:16]
-    folder = TORCHES / f"{sys.implementation.cache_tag}-{digest}"
-    if not folder.exists():
-        TORCHES.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=TORCHES) as new:
-            if reason := unpack_torch(Path(new, folder.name)):
-                return reason
-            try:
-                Path(new, folder.name).rename(folder)  # all of it at once
-            except OSError:  # the environment beside this one was quicker
-                if not folder.exists():
-                    raise
-    pip_install("--no-deps", str(link_to_torch(folder)))
-    return ""
-
-
-def unpack_torch(folder: Path) -> str:
-    """Install torch into a folder of its own; return why not if there is no build for this Python."""
-    command = pip_command("--no-deps", "--ignore-installed", "--prefix", str(folder), "-r", str(TORCH))
-    environment = {**os.environ, "PIP_CONSTRAINT": ""}  # else pip reports a conflict of pins, not the missing build
-    done = subprocess.run(command, cwd=ROOT, env=environment, text=True, stdout=PIPE, stderr=STDOUT, check=False)
+    """Install the CPU build of torch; return why not if there is none for this Python, raise for any other failure."""
+    done = subprocess.run(
+        uv_pip("install", "-r", str(TORCH)), cwd=ROOT, text=True, stdout=PIPE, stderr=STDOUT, check=False
+    )
     if done.returncode == 0:
-        (info,) = folder.rglob("torch-*.dist-info")
-        info.rename(folder / info.name)  # off the path: the wheel that points here brings its own
         return ""
-    missing = MISSING.search(done.stdout)
-    if not missing:
+    if not MISSING.search(done.stdout):
         sys.exit(f"{done.stdout}\ncan't install torch, and not because there is no such build: see above")
     here = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
-    return f"pip's indexes have no {missing[1] or missing[2]} for {here}"
-
-
-def link_to_torch(folder: Path) -> Path:
-    """Build the wheel that points to the torch in a folder, and return it."""
-    (info,) = folder.glob("torch-*.dist-info")
-    (package,) = folder.rglob("site-packages/torch")
-    name, version = info.name.removesuffix(".dist-info").split("-")
-    (tag, *_) = re.findall(r"^Tag: (.+)$", (info / "WHEEL").read_text(), re.MULTILINE)
-    wheel = TORCHES / "wheels" / f"{name}-{version}-1-{tag}.whl"  # by its build number pip prefers it to the real one
-    files = {path.name: path.read_text() for path in map(info.joinpath, OF_A_LINK) if path.exists()}
-    files = {f"{info.name}/{path}": text for path, text in files.items()}
-    files["torch.pth"] = f"{package.parent}\n"
-    files[f"{info.name}/RECORD"] = "".join(f"{path},,\n" for path in (*files, f"{info.name}/RECORD"))
-    wheel.parent.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=TORCHES) as new:
-        with zipfile.ZipFile(Path(new, wheel.name), "w") as archive:
-            for path, text in files.items():
-                archive.writestr(path, text)
-        Path(new, wheel.name).replace(wheel)  # all of it at once
-    return wheel
+    return f"the indexes have no CPU build of torch for {here}"
 
 
 def requirements_without_torch() -> list[str]:
@@ -229,14 +172,14 @@ def requirements_without_torch() -> list[str]:
     return sorted(r for r, name in names.items() if name not in skipped and not re.search(r";.*\bextra\b", r))
 
 
-def pip_command(*arguments: str) -> list[str]:
-    """Return the command of this environment's pip; Python compiles only what it imports, which saves half the time."""
-    return [*PIP, "install", "--no-compile", *arguments]
+def uv_pip(command: str, *arguments: str) -> list[str]:
+    """Return a command of uv's pip for this environment."""
+    return [*UV, "pip", command, "--quiet", "--python", sys.executable, *arguments]
 
 
 def pip_install(*arguments: str) -> None:
-    """Run pip or stop."""
-    subprocess.run(pip_command(*arguments), cwd=ROOT, check=True)
+    """Install into this environment or stop; of ours, a wheel of another path replaces one of the same version."""
+    subprocess.run(uv_pip("install", *arguments), cwd=ROOT, check=True)
 
 
 def test_with(whom: str, *, ring: str, at_floors: bool, arguments: list[str]) -> int:

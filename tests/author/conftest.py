@@ -1,6 +1,6 @@
 """Plugins created by the built engine-core, and what tox, pip and the engine make of them.
 
-The core comes from its wheel, named in a constraints file that tox hands on to pip, as a plugin's README says. A
+The core comes from its wheel, named in a constraints file that tox hands on to uv, as it hands one on to pip. A
 plugin's tox sees only the Python that runs here. The others have no CPU build of torch in reach, so that a
 plugin's tests can't run there; tests/core, which runs on all of them, checks that its modules compile.
 """
@@ -20,12 +20,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 WHEELS_OF = runpy.run_path(str(ROOT / ".ci" / "matrix.py"))["wheels_of"]  # each built once for all environments of tox
 # What a shell, or the tox that runs these tests, says about other work than an author's.
-FOREIGN = ("TOX", "VIRTUAL_ENV", "PYTEST", "ENGINE_CORE_", "PIP_", "FORCE_COLOR", "PY_COLORS", "COLUMNS")
-# Where pip gets its packages from, and how patient it is, is this machine's business all the same.
-SOURCES = (
-    *("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX", "PIP_TRUSTED_HOST", "PIP_PROXY"),
-    *("PIP_CERT", "PIP_CLIENT_CERT", "PIP_CONFIG_FILE", "PIP_CACHE_DIR", "PIP_DEFAULT_TIMEOUT", "PIP_RETRIES"),
-    "PIP_DISABLE_PIP_VERSION_CHECK",
+FOREIGN = (
+    *("TOX", "VIRTUAL_ENV", "PYTEST", "ENGINE_CORE_", "PIP_", "FORCE_COLOR", "PY_COLORS", "COLUMNS"),
+    *("UV_CONSTRAINT", "UV_BUILD_CONSTRAINT"),
 )
 
 
@@ -56,9 +53,9 @@ class Workplace:
         """Run the command of the engine-core that is installed here."""
         return self.run(*self.installed("engine-core"), *arguments)
 
-    def pip(self, *arguments: str) -> str:
-        pip = (sys.executable, "-I", "-m", "pip", "--python", *self.installed("python"), "--quiet")
-        return self.run(*pip, *arguments)
+    def pip(self, subcommand: str, *arguments: str) -> str:
+        uv = (sys.executable, "-m", "uv", "pip", subcommand, "--quiet", "--python", *self.installed("python"))
+        return self.run(*uv, *arguments)
 
     def installed(self, program: str) -> list[str]:
         return [str(program_of(self.home, program))]
@@ -90,22 +87,20 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
     (wheel,) = WHEELS_OF([ROOT])
     constraints = folder / "constraints.txt"
     pins = [(ROOT / file).read_text() for file in ("constraints.txt", ".ci/torch-cpu.txt")]
-    # One torch for all environments, if tox has unpacked it: .ci/torch-link.txt, whose path is relative to it.
-    link = f"--find-links {(ROOT / '.tox' / 'torch' / 'wheels').as_uri()}"
-    constraints.write_text("\n".join([*pins, link, f"engine-core @ {wheel.as_uri()}\n"]))
+    constraints.write_text("\n".join([*pins, f"engine-core @ {wheel.as_uri()}\n"]))
     ready = Workplace(folder, wheel.name.split("-")[1], environ_with(constraints))
     venv.create(ready.home)
-    ready.pip("install", "--no-compile", f"{wheel}[examples]")
+    ready.pip("install", f"engine-core[examples] @ {wheel.as_uri()}")
     return ready
 
 
 def environ_with(constraints: Path) -> dict[str, str]:
-    """Return the environment variables of an author's shell."""
-    kept = {name: value for name, value in os.environ.items() if name in SOURCES or not name.startswith(FOREIGN)}
+    """Return the environment variables of an author's shell with tox-uv beside tox: it takes less time."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     here = f"{sys.version_info.major}{sys.version_info.minor}"
     return {
         **kept,
-        "PIP_CONSTRAINT": constraints.as_uri(),  # pip splits the list at spaces, which a folder's name may have
-        "PIP_BUILD_CONSTRAINT": constraints.as_uri(),
+        "UV_CONSTRAINT": str(constraints),
+        "UV_BUILD_CONSTRAINT": str(constraints),
         "TOX_SKIP_ENV": f"py(?!{here})\\d+-.*",
     }

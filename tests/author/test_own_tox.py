@@ -63,12 +63,12 @@ def tools(workplace: Workplace, toxes: dict[str, subprocess.Popen[bytes]]) -> Pa
 def checked(workplace: Workplace, tools: Path) -> Iterator[Callable[..., tuple[Path, Callable[..., str]]]]:
     """Return `checked(name, *options)`: create a plugin, install it, check lint and types; return it and a `pytest`."""
     ruff, python = program_of(tools / ".tox" / "lint", "ruff"), program_of(tools / ".tox" / "type", "python")
-    pip = [str(python), "-I", "-m", "pip", "--quiet"]
+    uv = [sys.executable, "-m", "uv", "pip"]
     installed = []
 
     def checked(name: str, *options: str) -> tuple[Path, Callable[..., str]]:
         project = workplace.begin(name, *options)
-        workplace.run(*pip, "install", "--no-deps", "--editable", str(project))
+        workplace.run(*uv, "install", "--python", str(python), "--no-deps", "--editable", str(project))
         installed.append(name)
         workplace.run(str(ruff), "check", cwd=project)
         workplace.run(str(ruff), "format", "--check", cwd=project)
@@ -76,7 +76,7 @@ def checked(workplace: Workplace, tools: Path) -> Iterator[Callable[..., tuple[P
         return project, lambda *given: workplace.attempt(str(python), "-m", "pytest", *given, cwd=project).stdout
 
     yield checked
-    workplace.run(*pip, "uninstall", "--yes", *installed)
+    workplace.run(*uv, "uninstall", "--python", str(python), *installed)
 
 
 @pytest.mark.parametrize(("name", "options"), EXAMPLES)

@@ -61,7 +61,7 @@ def journey(request: pytest.FixtureRequest, workplace: Workplace) -> Journey:
     workplace.engine_core(*run)
     results = json.loads((project / "run" / "results.json").read_text())
     workplace.run(*workplace.installed("python"), "-W", "error", "-c", readme_example(project))
-    workplace.pip("uninstall", "--yes", name)
+    workplace.pip("uninstall", name)
     after = workplace.files()
 
     train = [*workplace.installed("engine-core"), "train"]

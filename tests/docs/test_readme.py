@@ -61,7 +61,7 @@ def test_quick_start_is_two_commands_in_one_block():
     fences = re.findall(r"^```(\w*)\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
     train = "python3 -m engine_core train --example digits"
     install = 'python3 -m pip install -c constraints.txt ".[examples]" ./plugins/sb-plugin'
-    test = "python3 -m pip install -c constraints.txt tox && python3 -m tox run-parallel"
+    test = "python3 -m pip install -c constraints.txt tox-uv && python3 -m tox run-parallel"
 
     assert fences == [("sh", f"{install} && {train}\n{test}\n")]
 

@@ -69,8 +69,8 @@ class Environment:
         return site_packages(self.home)
 
     def install(self, *plugins: Plugin) -> None:
-        """Install plugins from their wheels, which are all that pip gets to see."""
-        self.pip("install", "--no-deps", "--no-index", "--no-compile", *map(str, map(self.wheels, plugins)))
+        """Install plugins from their wheels, as pip would, in less time."""
+        run(*uv_install(self.python), "--no-deps", "--reinstall", *map(str, map(self.wheels, plugins)))
 
     def pip(self, *arguments: str, **more: str) -> str:
         """Run our pip on this environment, without what tox says about ours, and with more in its own."""
@@ -155,9 +155,13 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (wheel,) = WHEELS_OF([ROOT])
     venv.create(home)
     python = home / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    pip = (sys.executable, "-I", "-m", "pip", "--python", str(python), "install", "--quiet", "--no-compile")
-    run(*pip, str(wheel), "numpy")  # which torch warns without
+    run(*uv_install(python), str(wheel), "numpy")  # which torch warns without
     return site_packages(home)
+
+
+def uv_install(python: Path) -> tuple[str, ...]:
+    """Return the beginning of a command that installs into the environment of a Python."""
+    return (sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", str(python))
 
 
 def run(*command: str) -> None:

@@ -49,8 +49,8 @@ class Environment:
 
     def install(self, *requirements: str) -> None:
         """Install with the pins that tox sets, the CPU build of torch among them; they are relative to the root."""
-        pip = (sys.executable, "-I", "-m", "pip", "--python", str(self.program("python")))
-        run(*pip, "install", "--quiet", "--no-compile", *requirements, cwd=ROOT)
+        uv = (sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", str(self.program("python")))
+        run(*uv, *requirements, cwd=ROOT)
 
 
 def run(*command: str, cwd: Path) -> str:
@@ -64,7 +64,7 @@ def run(*command: str, cwd: Path) -> str:
 def build(folder: Path, package: str, out: Path, *isolation: str) -> Project:
     """Build the sdist, the wheel from the sdist, and the wheel straight from the tree."""
     command = (sys.executable, "-m", "build", str(folder), "--outdir")
-    run(*command, str(out), *isolation, cwd=ROOT)
+    run(*command, str(out), *(isolation or ("--installer", "uv")), cwd=ROOT)
     run(*command, str(out / "tree"), "--wheel", "--no-isolation", cwd=ROOT)
     (wheel,), (sdist,), (wheel_from_tree,) = out.glob("*.whl"), out.glob("*.tar.gz"), out.glob("tree/*.whl")
     return Project(folder, folder / package, wheel, sdist, wheel_from_tree)
