@@ -349,22 +349,20 @@ def _moved(path: str) -> property:
     return property(attrgetter(path), put, doc="")
 
 
-def _taking_moved(init: Callable[..., None]) -> Callable[..., None]:
-    """Return a constructor of State that takes the fields of `_MOVED` too."""
+_init = State.__init__
 
-    @wraps(init)
-    def init_with_moved(state: State, *args: Any, **given: Any) -> None:
-        moved = {name: given.pop(name) for name in _MOVED.keys() & given}
-        init(state, *args, **given)
-        for name, value in moved.items():
-            setattr(state, name, value)
 
-    return init_with_moved
+@wraps(_init)
+def _init_with_moved(state: State, *args: Any, **given: Any) -> None:
+    moved = {name: given.pop(name) for name in _MOVED.keys() & given}
+    _init(state, *args, **given)
+    for name, value in moved.items():
+        setattr(state, name, value)
 
 
 for _name, _path in _MOVED.items():
     setattr(State, _name, _moved(_path))
-State.__init__ = _taking_moved(State.__init__)  # type: ignore[method-assign]
+State.__init__ = _init_with_moved  # type: ignore[method-assign]
 
 
 def _horizon(max_duration: Time | str) -> Time:
