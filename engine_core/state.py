@@ -360,9 +360,8 @@ def _init_with_moved(state: State, *args: Any, **given: Any) -> None:
         setattr(state, name, value)
 
 
-for _name, _path in _MOVED.items():
-    setattr(State, _name, _moved(_path))
-State.__init__ = _init_with_moved  # type: ignore[method-assign]
+for _name, _value in (("__init__", _init_with_moved), *((name, _moved(path)) for name, path in _MOVED.items())):
+    setattr(State, _name, _value)
 
 
 def _horizon(max_duration: Time | str) -> Time:
