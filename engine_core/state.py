@@ -7,6 +7,8 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,13 +27,46 @@ if TYPE_CHECKING:
     from .checkpoint import Checkpoint
     from .objective import Objective
 
-__all__ = ["State", "epochs_done", "length_of", "nearest_field", "train_length"]
+__all__ = ["LoopControl", "State", "epochs_done", "length_of", "nearest_field", "train_length"]
 
 
 class _Referable:
     """A base with weak references; dataclass can add them itself only from Python 3.11 on."""
 
     __slots__ = ("__weakref__",)
+
+
+@dataclass(slots=True)
+class LoopControl:
+    """What a loop offers, and what it was asked for: `State.stop_training`, `pause_training` and `skip_step` ask.
+
+    Args:
+        offers: what the loop can do; an engine refuses algorithms and callbacks that need more.
+        closure: computes the gradients of the batch again, firing the events in between, and returns its loss; for
+            AFTER_TRAIN_BATCH. None if the loop has none.
+        snapshot: returns a copy of all that the rest of the run depends on, for savers at BATCH_CHECKPOINT and
+            EPOCH_CHECKPOINT. None if the loop has none.
+        go_back: restores weights and the states of optimizers and algorithms from a saved run, and leaves position,
+            schedules, data and random numbers as they are; for AFTER_TRAIN_BATCH. None if the loop has none.
+        stop_requested, pause_requested: is `fit` asked to end, and will a resumed run continue from there?
+        pause_agreed: do all of several processes know of the pause? Only then it counts.
+        stop_reason: why, if whatever asked said so.
+        skip_requested: is the loop asked to skip the optimizers' next step?
+        schedulers_paused: does an algorithm set the learning rates from here on? The loop then steps no scheduler.
+        interrupted_by: the signal that ends `fit` after the next BATCH_CHECKPOINT or EPOCH_CHECKPOINT.
+    """
+
+    offers: Offers = EVERYTHING
+    closure: Callable[[], torch.Tensor] | None = None
+    snapshot: Callable[[], Checkpoint] | None = None
+    go_back: Callable[[Checkpoint], None] | None = None
+    stop_requested: bool = False
+    pause_requested: bool = False
+    pause_agreed: bool = False
+    stop_reason: str | None = None
+    skip_requested: bool = False
+    schedulers_paused: bool = False
+    interrupted_by: int | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -52,14 +87,9 @@ class State(_Referable):
         max_duration: the length of the whole training, the horizon of schedules.
         precision: `fp32`, `amp_bf16` or `amp_fp16`.
         seed: what every random draw of the run derives from; an Engine draws one if it is None.
-        stop_requested, pause_requested: is `fit` asked to end, and will a resumed run continue from there?
-        pause_agreed: do all of several processes know of the pause? Only then it counts.
-        stop_reason: why, if whatever asked said so.
-        skip_requested: is the loop asked to skip the optimizers' next step?
-        schedulers_rest: does an algorithm set the learning rates from here on? The loop then steps no scheduler.
-        interrupted_by: the signal that ends `fit` after the next BATCH_CHECKPOINT or EPOCH_CHECKPOINT.
         false_length: what `len(train_dataloader)` says, and how many batches an epoch gave, if that is another number.
         loaded_from: the checkpoint that the run continues from, if there is one.
+        loop: what the loop offers, and what it was asked for.
         config: the content of the file that describes the run, if one does; savers keep it.
         import_from: the folders where what the config names was looked for, as well as where Python looks.
         folder: where the run's files are, if it has a folder.
@@ -68,20 +98,13 @@ class State(_Referable):
         metric_objects: what computes the metrics, by name: objects with `update`, `compute` and `reset`.
         metrics: the results of the latest evaluation, `{"<label>/<metric>": float}`.
         results: the last and the best value of each result of the evaluations on `evaluators`.
-        awaits_batch: is the batch used up, and the next one not there yet, as at BEFORE_DATALOADER?
+        between_batches: is the batch used up, and the next one not there yet, as at BEFORE_DATALOADER?
         is_placeholder: has this rank no row of the batch? It then takes part with a row that counts for nothing.
         loss: as the loss function returned it at AFTER_LOSS; one scalar from BEFORE_BACKWARD on, see `loss_weight`.
         loss_weight: what `loss` was divided by: until the last backward of a step in parts, that of each part; then
             that of the batch. None if the batch was computed at once: `count_of_loss` asks the objective.
         gradient_norm: the norm of all gradients of the batch together, unscaled and before they were clipped. None if
             nothing measured it, or the step was skipped.
-        closure: computes the gradients of the batch again, firing the events in between, and returns its loss; for
-            AFTER_TRAIN_BATCH. None if the loop has none.
-        snapshot: returns a copy of all that the rest of the run depends on, for savers at BATCH_CHECKPOINT and
-            EPOCH_CHECKPOINT. None if the loop has none.
-        go_back: restores weights and the states of optimizers and algorithms from a saved run, and leaves position,
-            schedules, data and random numbers as they are; for AFTER_TRAIN_BATCH. None if the loop has none.
-        offers: what the loop offers; an engine refuses algorithms and callbacks that need more.
         extra: what plugins share with each other, each under its registered name; never saved.
 
     Example:
@@ -111,7 +134,7 @@ class State(_Referable):
     import_from: Sequence[str] = ()
     folder: Path | None = None
     profiler: SpanRecorder | None = None
-    offers: Offers = EVERYTHING
+    loop: LoopControl = field(default_factory=LoopControl)
     rank: int = 0
     world_size: int = 1
     ranks: Ranks = field(default_factory=Ranks)
@@ -122,24 +145,14 @@ class State(_Referable):
     dataloader_label: str | None = None
     dataloader_len: int | None = None
     false_length: tuple[int, int] | None = None
-    stop_requested: bool = False
-    stop_reason: str | None = None
-    pause_requested: bool = False
-    pause_agreed: bool = False
-    skip_requested: bool = False
-    schedulers_rest: bool = False
-    interrupted_by: int | None = None
 
-    awaits_batch: bool = False
+    between_batches: bool = False
     batch: Any = None
     is_placeholder: bool = False
     outputs: Any = None
     loss: Any = None
     loss_weight: float | torch.Tensor | None = None
     gradient_norm: torch.Tensor | None = None
-    closure: Callable[[], torch.Tensor] | None = None
-    snapshot: Callable[[], Checkpoint] | None = None
-    go_back: Callable[[Checkpoint], None] | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     results: Results = field(default_factory=Results)
     extra: dict[str, Any] = field(default_factory=dict)
@@ -211,7 +224,7 @@ class State(_Referable):
 
     def batch_set_item(self, key: BatchKey, value: Any) -> None:
         """Replace the item under `key`, see `engine_core.batch.set_item`; raise EngineError if the batch is used up."""
-        if self.awaits_batch:
+        if self.between_batches:
             raise EngineError(
                 f"item {key!r} of the batch can't be set at BEFORE_DATALOADER, since the next batch replaces this one: "
                 "set it at AFTER_DATALOADER"
@@ -220,31 +233,34 @@ class State(_Referable):
 
     def stop_training(self, why: str | None = None) -> None:
         """Ask the loop to end `fit` after the current batch; the run is then complete."""
-        self.stop_requested, self.pause_requested, self.stop_reason = True, False, why
+        loop = self.loop
+        loop.stop_requested, loop.pause_requested, loop.stop_reason = True, False, why
 
     def pause_training(self, why: str | None = None) -> None:
         """Ask the loop to end `fit` after the current batch, as a signal does: the run is saved and can be resumed.
 
         A running evaluation is interrupted, and the final one is skipped: both are left to the resumed run.
         """
-        if not self.stop_requested:
-            self.stop_requested, self.pause_requested, self.stop_reason = True, True, why
+        loop = self.loop
+        if not loop.stop_requested:
+            loop.stop_requested, loop.pause_requested, loop.stop_reason = True, True, why
 
     def skip_step(self) -> None:
         """Ask the loop to skip the optimizers' step for this batch; for AFTER_TRAIN_BATCH."""
-        self.skip_requested = True
+        self.loop.skip_requested = True
 
     @property
     def is_complete(self) -> bool:
         """Has training reached its `max_duration`, or was it stopped, and nothing interrupts it?"""
         elapsed = self.get_elapsed_duration()
-        return not self.is_interrupted and (self.stop_requested or (elapsed is not None and elapsed.value >= 1))
+        return not self.is_interrupted and (self.loop.stop_requested or (elapsed is not None and elapsed.value >= 1))
 
     @property
     def is_interrupted(self) -> bool:
         """Does a signal or a requested pause end `fit` before the run is complete?"""
-        pauses = self.pause_requested if self.world_size == 1 else self.pause_agreed
-        return pauses or self.interrupted_by is not None
+        loop = self.loop
+        pauses = loop.pause_requested if self.world_size == 1 else loop.pause_agreed
+        return pauses or loop.interrupted_by is not None
 
     def derive_seed(self, name: str, *, seed: int | None = None, shared: bool = False) -> int:
         """Return the seed of the generator for `name`, from the run's seed, the name and the rank.
@@ -311,6 +327,42 @@ for _name, _field in (
 ):
     setattr(State, _name, _field)
 
+_IN_LOOP = (
+    *("offers", "closure", "snapshot", "go_back", "skip_requested", "interrupted_by"),
+    *("stop_requested", "stop_reason", "pause_requested", "pause_agreed"),
+)
+_MOVED = {
+    **{name: f"loop.{name}" for name in _IN_LOOP},
+    "schedulers_rest": "loop.schedulers_paused",
+    "awaits_batch": "between_batches",
+}
+"""Fields of State in hook API 1, and where they are now. Until hook API 2, State has them under both names."""
+
+
+def _moved(path: str) -> property:
+    """Return what reads and sets a field of State or of its `loop`."""
+    *in_loop, name = path.split(".")
+
+    def put(state: State, value: Any) -> None:
+        setattr(state.loop if in_loop else state, name, value)
+
+    return property(attrgetter(path), put, doc="")
+
+
+_init = State.__init__
+
+
+@wraps(_init)
+def _init_with_moved(state: State, *args: Any, **given: Any) -> None:
+    moved = {name: given.pop(name) for name in _MOVED.keys() & given}
+    _init(state, *args, **given)
+    for name, value in moved.items():
+        setattr(state, name, value)
+
+
+for _name, _value in (("__init__", _init_with_moved), *((name, _moved(path)) for name, path in _MOVED.items())):
+    setattr(State, _name, _value)
+
 
 def _horizon(max_duration: Time | str) -> Time:
     whole = max_duration if isinstance(max_duration, Time) else Time(max_duration)
@@ -324,10 +376,11 @@ def nearest_field(error: BaseException) -> str:
 
     The text of `state.los = 3` is Python's own: a `__setattr__` that knew better would cost each step 3 %.
     """
-    unknown = isinstance(error, AttributeError) and re.match(r"'State' object has no attribute '(\w+)'", str(error))
+    pattern = r"'(?:State|LoopControl)' object has no attribute '(\w+)'"
+    unknown = isinstance(error, AttributeError) and re.match(pattern, str(error))
     if not unknown:
         return ""
-    near = suggestion(unknown[1], [name for name in dir(State) if name[0] != "_"])
+    near = suggestion(unknown[1], [_MOVED.get(name, name) for name in dir(State) if name[0] != "_"])
     return near or "; what a plugin keeps on State goes into state.extra"
 
 

@@ -254,8 +254,8 @@ class CheckpointSaver(Callback):
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Take the folder, refuse what can't be saved, and warn about a loader with which no resumed run is exact."""
-        if state.snapshot is None:
-            raise EngineError("checkpoint_saver needs state.snapshot, which this loop does not offer")
+        if state.loop.snapshot is None:
+            raise EngineError("checkpoint_saver needs state.loop.snapshot, which this loop does not offer")
         check_states(state, logger)
         self._interval = interval_in_run(state, "interval", self.interval)
         self._looked_at, self._rank = state.timestamp, state.rank
@@ -371,12 +371,12 @@ class CheckpointSaver(Callback):
             self._finish(lambda: self._begin(state), state)
         else:  # the ranks wait for each other in it, so none may pass over an error
             self._begin(state)
-        if state.interrupted_by is not None:  # torchrun ends the process that writes once another has ended
+        if state.loop.interrupted_by is not None:  # torchrun ends the process that writes once another has ended
             self._writer.wait_for_all(state.ranks)
 
     def _begin(self, state: State) -> None:
         """Copy the run and start writing it; only a written checkpoint counts as saved and can be among the best."""
-        ranking, snapshot = self._ranking, cast("Callable[..., Checkpoint]", state.snapshot)
+        ranking, snapshot = self._ranking, cast("Callable[..., Checkpoint]", state.loop.snapshot)
         is_regular = self._due_at == state.timestamp
         if is_regular or not state.is_interrupted:
             best = ranking.with_checkpoint(self._store.name_of(state.timestamp), state)

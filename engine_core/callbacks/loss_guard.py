@@ -64,8 +64,10 @@ class LossGuard(Callback):
         """Check that the run has savers to roll back to."""
         if self.policy != "rollback":
             return
-        if state.go_back is None:
-            raise ArgumentError("loss_guard with policy='rollback' needs state.go_back, which this loop does not offer")
+        if state.loop.go_back is None:
+            raise ArgumentError(
+                "loss_guard with policy='rollback' needs state.loop.go_back, which this loop does not offer"
+            )
         _savers(state)
 
     def before_train_batch(self, state: State, logger: Logger) -> None:
@@ -75,10 +77,10 @@ class LossGuard(Callback):
 
     def after_train_batch(self, state: State, logger: Logger) -> None:
         """Act if the loss or a gradient is not finite."""
-        if self._has_asked and state.skip_requested and state.go_back is None:  # the Trainer's loop checks
+        if self._has_asked and state.loop.skip_requested and state.loop.go_back is None:  # the Trainer's loop checks
             raise EngineError(
                 "loss_guard asked this loop to skip a step, and it was ignored: step only if "
-                "state.skip_requested is False after AFTER_TRAIN_BATCH, then reset it"
+                "state.loop.skip_requested is False after AFTER_TRAIN_BATCH, then reset it"
             )
         self._has_asked = False
         kept, self._kept = self._kept, []
@@ -124,7 +126,7 @@ class LossGuard(Callback):
         """Roll back to the latest checkpoint, or for each further batch in a row to the one before; return it."""
         from ..checkpoint import read_content, read_manifest  # noqa: PLC0415  it can be listed without torch
 
-        go_back: Any = state.go_back
+        go_back: Any = state.loop.go_back
         savers: list[CheckpointSaver] = _savers(state)
         before = state.timestamp.batch + 1 if self._gone_back_to is None else self._gone_back_to
         older: list[tuple[int, Path]] = []

@@ -37,7 +37,7 @@ class _Stopper(Callback):
         """Check that the run evaluates on that loader."""
         self._monitor.check_loader(state)
         self._monitor.follow(state)
-        self._is_in_own_loop = state.snapshot is None
+        self._is_in_own_loop = state.loop.snapshot is None
 
     def fit_end(self, state: State, logger: Logger) -> None:
         """Count no more evaluations of a custom loop."""
@@ -55,7 +55,7 @@ class _Stopper(Callback):
         """Is this the run's own loader in a fit? Another loader may be evaluated under the same label."""
         if state.dataloader_label != self._monitor.label:
             return False
-        if state.snapshot is None:  # the Trainer's fit offers one while it runs, even if an exception ends it
+        if state.loop.snapshot is None:  # the Trainer's fit offers one while it runs, even if an exception ends it
             return self._is_in_own_loop
         return state.dataloader is state.evaluators.get(self._monitor.label)
 
@@ -103,7 +103,7 @@ class EarlyStopper(_Stopper):
     def fit_start(self, state: State, logger: Logger) -> None:
         """Restart counting if this stopper ended the previous fit."""
         super().fit_start(state, logger)
-        if self.waited >= self.patience and not state.stop_requested:
+        if self.waited >= self.patience and not state.loop.stop_requested:
             self.waited = 0
 
     def state_dict(self) -> dict[str, Any]:

@@ -83,7 +83,7 @@ class EmbeddedLoop(StepMoments, EvaluationMoments):
         algorithm_passes: PassArgument | None = None,
     ) -> None:
         super().__init__()
-        state.offers = offers
+        state.loop.offers = offers
         self.state = state
         self.engine = Engine(state, Logger() if logger is None else logger, algorithm_passes)
         self.fire = self.engine.run_event
@@ -100,7 +100,7 @@ class EmbeddedLoop(StepMoments, EvaluationMoments):
         Raises:
             UnsupportedError: (an EngineError) if an algorithm or a callback needs more.
         """
-        self.state.offers = offers
+        self.state.loop.offers = offers
         self.engine.refresh()
 
     def init(self) -> None:
@@ -113,13 +113,13 @@ class EmbeddedLoop(StepMoments, EvaluationMoments):
         """Training is about to begin, or to continue, and can be asked to stop; `fit_start` calls it if nothing has.
 
         Args:
-            closure: resets the gradients and computes those of the step again; see `State.closure`.
+            closure: resets the gradients and computes those of the step again; see `LoopControl.closure`.
         """
         self.status.begin_fit()
         self._look_at_lengths()
         self.counted_s = time.perf_counter()
         self._closure = closure
-        self.state.closure = None if closure is None else self._compute_again
+        self.state.loop.closure = None if closure is None else self._compute_again
 
     def fit_start(self, closure: Callable[[], Any] | None = None) -> None:
         """FIT_START: weights are loaded and optimizers made. For `closure` see `begin_fit`."""
@@ -139,9 +139,9 @@ class EmbeddedLoop(StepMoments, EvaluationMoments):
     def end_fit(self) -> None:
         """No fit is running, whatever ended it."""
         self.status.end_fit()
-        self.state.closure = self._closure = None
+        self.state.loop.closure = self._closure = None
         self.samples = self.tokens = 0
-        self._rates, self.state.awaits_batch = (), False
+        self._rates, self.state.between_batches = (), False
 
     @contextmanager
     def fitting(self, closure: Callable[[], Any] | None = None) -> Iterator[None]:

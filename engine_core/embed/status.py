@@ -57,9 +57,9 @@ class OwedEvaluation(NamedTuple):
 class RunStatus:
     """The phase of a run, its requests to end, and the evaluation that a resumed run has to finish.
 
-    The requests are fields of State, since callbacks and algorithms set them there: `stop_requested` and
-    `pause_requested` for `fit`, `skip_requested` for one step. A new fit drops them here; the loop drops
-    `skip_requested` after each step, and what catches signals drops `interrupted_by`.
+    The requests are in `state.loop`, where callbacks and algorithms set them: `stop_requested` and `pause_requested`
+    for `fit`, `skip_requested` for one step. A new fit drops them here; the loop drops `skip_requested` after each
+    step, and what catches signals drops `interrupted_by`.
 
     Attributes:
         phase: set here, but for STEPPING, EVALUATING and PREDICTING, which are set and left by what enters them.
@@ -90,12 +90,12 @@ class RunStatus:
 
     def begin_fit(self) -> None:
         """Be TRAINING until `end_fit`, and drop the requests made to an earlier fit."""
-        state = self._state
+        loop = self._state.loop
         # The saved run may have been asked to stop, and not have stopped yet.
-        if self.phase is not Phase.RESUMED or state.pause_requested or self.has_ended:
-            state.stop_requested, state.stop_reason = False, None
+        if self.phase is not Phase.RESUMED or loop.pause_requested or self.has_ended:
+            loop.stop_requested, loop.stop_reason = False, None
         self.has_ended = False
-        state.pause_requested = state.pause_agreed = state.skip_requested = False
+        loop.pause_requested = loop.pause_agreed = loop.skip_requested = False
         self.phase = Phase.TRAINING
 
     def end_fit(self) -> None:
@@ -148,7 +148,8 @@ class RunStatus:
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs."""
         then, begun = self.owed or (None, BegunEvaluation())
-        asked_to_stop = self._state.stop_requested and not self._state.pause_requested
+        loop = self._state.loop
+        asked_to_stop = loop.stop_requested and not loop.pause_requested
         return {
             "evaluated_at": self.evaluated_at,
             "evaluated": self.evaluated,
@@ -156,7 +157,7 @@ class RunStatus:
             "found": begun.results,
             "evaluation": begun.generators,
             "stop_requested": asked_to_stop,
-            "stop_reason": self._state.stop_reason if asked_to_stop else None,
+            "stop_reason": loop.stop_reason if asked_to_stop else None,
             "has_ended": self.has_ended,
         }
 
@@ -173,7 +174,8 @@ class RunStatus:
         self.evaluated = saved.get("evaluated")  # older versions saved none, nor generators
         begun = BegunEvaluation(results, saved.get("evaluation"))
         self.evaluated_at, self.owed = saved["evaluated_at"], None if then is None else OwedEvaluation(then, begun)
-        self._state.stop_requested = saved["stop_requested"] is True
+        loop = self._state.loop
+        loop.stop_requested = saved["stop_requested"] is True
         why = saved.get("stop_reason")  # older versions saved neither this nor the next
-        self._state.stop_reason = why if isinstance(why, str) else None
+        loop.stop_reason = why if isinstance(why, str) else None
         self.has_ended = saved.get("has_ended") is True

@@ -56,9 +56,9 @@ class StepMoments:
     def before_dataloader(self) -> None:
         """BEFORE_DATALOADER, before a batch is asked for."""
         if "before_dataloader" not in self._unheard:
-            self.state.awaits_batch = True
+            self.state.between_batches = True
             self.fire("before_dataloader")
-            self.state.awaits_batch = False
+            self.state.between_batches = False
 
     def exhausted(self) -> None:
         """The loader has no further batch in this epoch."""
@@ -147,7 +147,7 @@ class StepMoments:
         """`error` ended the step, and another may follow: its batches count nowhere, its gradients go."""
         self.engine.undo(error, OF_A_STEP)
         self.leave_out_step()
-        self.samples, self.tokens, self.state.skip_requested = 0, 0, False
+        self.samples, self.tokens, self.state.loop.skip_requested = 0, 0, False
 
     def end_gradients(self) -> bool:
         """AFTER_TRAIN_BATCH: gradients are there, unscaled and clipped; return whether the optimizers shall step."""
@@ -158,9 +158,9 @@ class StepMoments:
                 self.fire("after_train_batch")
             finally:
                 self.status.phase = Phase.TRAINING
-        if state.schedulers_rest:
+        if state.loop.schedulers_paused:
             self._rates = [(group, group["lr"]) for each in state.optimizers for group in each.param_groups]
-        return not state.skip_requested
+        return not state.loop.skip_requested
 
     def clear_gradients(self) -> None:
         """Reset the gradients of what the optimizers train, as `begin_step` wants it done."""
@@ -205,21 +205,22 @@ class StepMoments:
         state.timestamp = after = before.to_next_batch(samples, tokens, seconds)
         self.counted_s += seconds
         self.samples = self.tokens = 0
-        state.skip_requested = False
+        state.loop.skip_requested = False
         if then is not None:
             then(before, after)
         "batch_end" in self._unheard or self.fire("batch_end")
-        return state.stop_requested
+        return state.loop.stop_requested
 
     def batch_checkpoint(self) -> None:
         """BATCH_CHECKPOINT, after the evaluation that a batch may bring."""
         "batch_checkpoint" in self._unheard or self.fire("batch_checkpoint")
 
     def _compute_again(self) -> Any:
-        """Compute the gradients of the batch again, see `State.closure`."""
+        """Compute the gradients of the batch again, see `LoopControl.closure`."""
         if self.status.phase is not Phase.STEPPING or self._closure is None:
             raise EngineError(
-                f"state.closure can't be called here (precision {self.state.precision}): it is for AFTER_TRAIN_BATCH"
+                f"state.loop.closure can't be called here (precision {self.state.precision}): "
+                "it is for AFTER_TRAIN_BATCH"
             )
         self.status.phase = Phase.TRAINING
         try:

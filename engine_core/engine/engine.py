@@ -197,7 +197,7 @@ class Engine:
         """Are the admitted algorithms, callbacks and destinations those listed now?"""
         lists = (self.state.algorithms, self.state.callbacks, self.logger.destinations)
         known = (self._algorithms, self._callbacks, self._destinations, self._offers)
-        if any(a is not b for a, b in zip((*lists, self.state.offers), known, strict=True)):
+        if any(a is not b for a, b in zip((*lists, self.state.loop.offers), known, strict=True)):
             return False
         listed = [item for items in lists for item in items]
         return len(listed) == len(self._listed) and all(a is b for a, b in zip(listed, self._listed, strict=True))
@@ -210,7 +210,7 @@ class Engine:
         # First whatever may refuse: until it is done the engine is unchanged, so the former ones stay in use.
         members = admit(algorithms, {id(member.algorithm): member for member in self._members}, registry)
         listeners = check_listeners(callbacks, destinations, {id(listener) for listener in self._listeners})
-        check_combination(members, listeners, state.offers, registry)
+        check_combination(members, listeners, state.loop.offers, registry)
         self.host.warn_of_deprecated(algorithms, listeners, registry)
         origins = [*(m.origin for m in members), *map(registry.origin_of, listeners)]
         self._passes.use({origin.distribution for origin in origins if origin is not None}, registry)
@@ -220,7 +220,7 @@ class Engine:
         self._pairs.release(self._members, members)
         if self._started:
             self._life.open(listeners)
-        self._members, self._listeners, self._offers = members, listeners, state.offers
+        self._members, self._listeners, self._offers = members, listeners, state.loop.offers
         # The former lists first, since a list that is kept is in both.
         for former in (self._algorithms, self._callbacks, self._destinations):
             former.stop_observing(self._dispatch.clear)

@@ -138,7 +138,7 @@ def results_of(trainer: Trainer, files: RunFiles) -> RunResults:
         samples_per_second=round(now.sample / now.elapsed_s, 1) if now.elapsed_s else 0.0,
         algorithms={**files.runs, **never},
         approximate=sorted(trainer.state.results.approximate),
-        is_paused=trainer.state.pause_requested,
+        is_paused=trainer.state.loop.pause_requested,
         timing=timing_of(trainer),
     )
 

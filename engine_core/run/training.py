@@ -128,7 +128,7 @@ class Run:
             checkpoint=_short(latest_of(self.trainer), self.folder),
             lost=tuple(self._lost),
             results=self._results,
-            why=state.stop_reason,
+            why=state.loop.stop_reason,
         )
 
     def _had_finished(self) -> bool:

@@ -29,7 +29,7 @@ from .out_of_memory import explain_out_of_memory
 from .precision import Precision
 
 _CURRENT = (
-    *("batch", "is_placeholder", "awaits_batch", "outputs", "loss"),
+    *("batch", "is_placeholder", "between_batches", "outputs", "loss"),
     *("dataloader", "dataloader_label", "dataloader_len"),
 )
 """The fields of State that are those of training again after an evaluation."""
@@ -96,7 +96,7 @@ def run_eval(
 
 def enter_eval_mode(state: State) -> None:
     """Let the model infer."""
-    state.awaits_batch = False
+    state.between_batches = False
     cast("torch.nn.Module", state.model).eval()
     torch.set_grad_enabled(False)
 

@@ -44,8 +44,7 @@ def run_fit(session: Session, end: Time) -> None:
             seam.begin_fit(closure)
             if session.together is not None:
                 session.together.begin_fit()
-            state.snapshot = partial(take_snapshot, session)
-            state.go_back = partial(go_back, session)
+            state.loop.snapshot, state.loop.go_back = partial(take_snapshot, session), partial(go_back, session)
             check_loaders(session)
             fit()
         except BaseException as error:
@@ -54,9 +53,9 @@ def run_fit(session: Session, end: Time) -> None:
             raise
         finally:
             seam.end_fit()
-            state.snapshot, state.go_back = None, None
+            state.loop.snapshot, state.loop.go_back = None, None
     elapsed = state.get_elapsed_duration()
-    if elapsed is not None and elapsed.value >= 1 and state.loaded_from is None and not state.pause_requested:
+    if elapsed is not None and elapsed.value >= 1 and state.loaded_from is None and not state.loop.pause_requested:
         warn_of_idle(session.engine.lineup[0], state)
 
 

@@ -31,7 +31,7 @@ class EvaluationInterrupted(BaseException):
 
 @contextmanager
 def signals_noted(state: State, together: StepSync | None = None) -> Iterator[None]:
-    """Let the first SIGINT or SIGTERM in the block set `state.interrupted_by`; at the latest its end raises it.
+    """Let the first SIGINT or SIGTERM in the block set `state.loop.interrupted_by`; at the latest its end raises it.
 
     Args:
         together: what ranks agree on; then it counts once all of them know of it.
@@ -42,7 +42,7 @@ def signals_noted(state: State, together: StepSync | None = None) -> Iterator[No
         if os.getpid() != process:  # a worker of a loader, which has the handler too where it was forked
             return
         if together is None:
-            state.interrupted_by = number
+            state.loop.interrupted_by = number
         else:
             together.signal = number
         with suppress(OSError):
@@ -60,17 +60,17 @@ def signals_noted(state: State, together: StepSync | None = None) -> Iterator[No
                 is_whole = False  # torch raises this wherever the main thread is
             if together is not None:
                 together.agree_on_end()
-        if state.interrupted_by is not None:
-            raise interruption(state.interrupted_by, state.timestamp.batch, is_whole=is_whole) from None
+        if state.loop.interrupted_by is not None:
+            raise interruption(state.loop.interrupted_by, state.timestamp.batch, is_whole=is_whole) from None
     finally:
-        state.interrupted_by = None  # it has ended this block, and says nothing about the next
+        state.loop.interrupted_by = None  # it has ended this block, and says nothing about the next
         if together is not None:
             together.signal = None
 
 
 def lost_workers(error: RuntimeError, state: State) -> bool:
     """Did the signal that was noted go to the whole group of processes, and end a loader's workers too?"""
-    return state.interrupted_by is not None and "DataLoader worker" in str(error)
+    return state.loop.interrupted_by is not None and "DataLoader worker" in str(error)
 
 
 def interruption(number: int, batch: int, *, is_whole: bool = True) -> BaseException:

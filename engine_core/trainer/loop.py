@@ -53,7 +53,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         while not at_end() or is_epoch_over():
             epoch()
         session.agree_on_end()
-        if not state.pause_requested:
+        if not state.loop.pause_requested:
             if status.evaluated is not None and state.ranks.any(status.evaluated != mark_of_evaluated(engine)):
                 status.evaluated_at = None  # since then the end of the epoch changed an average, say
             evaluate("batch_checkpoint")
@@ -144,7 +144,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
             together.agree_on_end(is_settled=not evaluates)
         # As in `checkpoint`, in line for the cost of a call.
         seam.batch_checkpoint()
-        if state.interrupted_by is not None:
+        if state.loop.interrupted_by is not None:
             session.end_if_interrupted()
 
     def train_batch() -> None:
@@ -157,11 +157,11 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         # Before the step: a bad loss is reported while the weights are still good.
         if reads_late or logger.destinations or not (readings.was_finite and isfinite(loss.item())):
             readings.take(loss, parts)
-        if profiler is not None and not state.skip_requested:
+        if profiler is not None and not state.loop.skip_requested:
             profiler.begin("optimizer")
         try:
             for optimizer in state.optimizers:
-                if state.skip_requested:
+                if state.loop.skip_requested:
                     state.gradient_norm = None
                     pass_for_stepped(optimizer)
                 elif scaler is None:
@@ -284,7 +284,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
 
     def step_schedulers(before: Timestamp, after: Timestamp) -> None:
         """Step each scheduler whose interval is complete, unless an algorithm sets the learning rates."""
-        if state.schedulers_rest:
+        if state.loop.schedulers_paused:
             return
         try:
             for scheduler, interval, *_ in session.schedulers:
@@ -312,10 +312,10 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         session.end_if_interrupted()
 
     def closure() -> torch.Tensor:
-        """Recompute the gradients of the batch and return its loss, see `State.closure`."""
+        """Recompute the gradients of the batch and return its loss, see `LoopControl.closure`."""
         if scaler is not None:
             raise EngineError(
-                f"state.closure can't be called with precision {state.precision}: its scaler unscales once a step"
+                f"state.loop.closure can't be called with precision {state.precision}: its scaler unscales once a step"
             )
         seam.clear_gradients()
         return gradients()[0]

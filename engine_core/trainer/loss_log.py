@@ -44,7 +44,7 @@ class LossReader:
         now = self._state.timestamp
         rates = self._rates() if logs else {}
         count = self._state.count_of_loss() if logs or not self.is_late else 1
-        skips = self._state.skip_requested
+        skips = self._state.loop.skip_requested
         reading = _Reading(now.batch, now.epoch, loss, parts if logs else {}, rates, skips, count)
         if self.is_late:
             late_count = LateValue(count) if isinstance(count, torch.Tensor) else count

@@ -155,7 +155,7 @@ class Session:
         length, state, together = Interval(end, "duration").length, self.state, self.together
         field_, value = FIELD_OF[length.unit], length.value
         if together is None:
-            return lambda: state.timestamp[field_] >= value or state.stop_requested
+            return lambda: state.timestamp[field_] >= value or state.loop.stop_requested
         return lambda: state.timestamp[field_] >= value or together.stop
 
     def deal(self, loader: Iterable[Any], *, in_step: bool = True) -> Iterator[tuple[Any, int]]:
@@ -178,11 +178,11 @@ class Session:
     def is_signalled(self) -> bool:
         """Does a signal, on any rank, end an evaluation that is not part of a fit?"""
         self.agree_on_end()
-        return self.state.interrupted_by is not None
+        return self.state.loop.interrupted_by is not None
 
     def end_if_interrupted(self) -> None:
         """Raise what a signal asks for, with the model as the run leaves it."""
-        number = self.state.interrupted_by
+        number = self.state.loop.interrupted_by
         if number is not None:
             raise interruption(number, self.state.timestamp.batch)
 

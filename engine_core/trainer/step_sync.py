@@ -38,7 +38,7 @@ class StepSync:
 
     def begin_fit(self) -> None:
         """Forget what ended an earlier fit."""
-        self.stop = self._state.stop_requested
+        self.stop = self._state.loop.stop_requested
 
     @property
     def rows(self) -> int:
@@ -67,9 +67,9 @@ class StepSync:
     def agree_on_step(self) -> None:
         """Obey what any rank asked for at AFTER_TRAIN_BATCH, such as to skip the step."""
         if self._awaits_step:
-            table = self._ranks.table([*self._requests(), self._state.skip_requested])
+            table = self._ranks.table([*self._requests(), self._state.loop.skip_requested])
             self._obey(row[:3] for row in table)
-            self._state.skip_requested = any(row[3] for row in table)
+            self._state.loop.skip_requested = any(row[3] for row in table)
 
     def agree_on_end(self, *, is_settled: bool = False) -> None:
         """Obey what any rank has asked for, unless nothing could ask since the last message."""
@@ -79,7 +79,7 @@ class StepSync:
 
     def _so_far(self, began_s: float) -> list[float]:
         """Return what the others have to know before the step."""
-        seconds, skips = time.perf_counter() - began_s, self._state.skip_requested
+        seconds, skips = time.perf_counter() - began_s, self._state.loop.skip_requested
         may_ask = [event.value not in self._unheard for event in (Event.AFTER_TRAIN_BATCH, Event.BATCH_END)]
         return [seconds, *self._requests(), skips, *may_ask]
 
@@ -88,21 +88,21 @@ class StepSync:
         self.seconds = table[0][0]
         self._obey(row[1:4] for row in table)
         columns = list(zip(*table, strict=True))
-        self._state.skip_requested, self._awaits_step, ended = map(any, columns[4:7])
+        self._state.loop.skip_requested, self._awaits_step, ended = map(any, columns[4:7])
         self._is_settled = not ended
         return columns[7:]
 
     def _requests(self) -> list[float]:
-        state = self._state
-        return [state.stop_requested, state.pause_requested, self.signal or 0]
+        loop = self._state.loop
+        return [loop.stop_requested, loop.pause_requested, self.signal or 0]
 
     def _obey(self, table: Iterable[list[float]]) -> None:
-        state, table = self._state, list(table)
+        loop, table = self._state.loop, list(table)
         stops, pauses, signals = (list(column) for column in zip(*table, strict=True))
-        self.stop = state.stop_requested = any(stops)
+        self.stop = loop.stop_requested = any(stops)
         # A stop that is not a pause wins, as it does within one process.
         pauses_all = any(pauses) and not any(s and not p for s, p in zip(stops, pauses, strict=True))
-        state.pause_requested = state.pause_agreed = pauses_all
-        state.interrupted_by = int(max(signals)) or None
+        loop.pause_requested = loop.pause_agreed = pauses_all
+        loop.interrupted_by = int(max(signals)) or None
         # One that came while this rank waited for the message is in none yet: it stays noted for the next.
-        self.signal = state.interrupted_by or self.signal
+        self.signal = loop.interrupted_by or self.signal

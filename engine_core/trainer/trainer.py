@@ -170,11 +170,11 @@ class Trainer:
             rank=ranks.rank,
             world_size=ranks.size,
             ranks=ranks,
-            offers=FSDP_OFFERS if isinstance(spread, FSDP) and ranks.size > 1 else EVERYTHING,
         )
         self._eval_interval = interval_in_run(self.state, "eval_interval", eval_interval)
         self._schedulers = check_schedulers(schedulers, self.state)
-        seam = EmbeddedLoop(self.state, self.state.offers, logger=self.logger, algorithm_passes=algorithm_passes)
+        offers = FSDP_OFFERS if isinstance(spread, FSDP) and ranks.size > 1 else EVERYTHING
+        seam = EmbeddedLoop(self.state, offers, logger=self.logger, algorithm_passes=algorithm_passes)
         self.engine = seam.engine
         self._session = Session(
             seam=seam,
@@ -295,8 +295,8 @@ class Trainer:
                 raise ArgumentError("how long? give Trainer(max_duration='10ep') or fit('10ep')")
             status, done = self._session.status, f"training has reached its max_duration of {horizon}"
             is_resumed = status.phase is Phase.RESUMED
-            if is_resumed and status.has_ended and state.stop_requested:
-                done = "the run was stopped" + (f": {state.stop_reason}" if state.stop_reason else "")
+            if is_resumed and status.has_ended and state.loop.stop_requested:
+                done = "the run was stopped" + (f": {state.loop.stop_reason}" if state.loop.stop_reason else "")
             elif state.timestamp.get(horizon.unit) < horizon or (is_resumed and not status.has_ended) or status.owed:
                 return horizon
             warn(f"fit() has nothing to do: {done}; fit('1{horizon.unit}') continues it", DurationWarning)

@@ -131,7 +131,7 @@ def asked_by_one() -> dict[str, Any]:
     late = Run(loaders=loaders(), callbacks=[at("epoch_checkpoint", lambda state: rank and state.stop_training())])
     with late.fit():
         late.epoch()
-        stops = late.state.stop_requested  # here the user's loop asks
+        stops = late.state.loop.stop_requested  # here the user's loop asks
     skipped = seen[0] == seen[1] != seen[2]
     return {"weights": weights(run), "clock": run.state.timestamp[:3], "skipped": skipped, "stops": stops}
 

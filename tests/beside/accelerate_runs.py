@@ -90,7 +90,7 @@ class Run:
     def train(self, epochs: int = EPOCHS) -> Ended:
         """Train until so many epochs are done, with an evaluation after each."""
         with self.fit():
-            while self.state.timestamp.epoch < epochs and not self.state.stop_requested:
+            while self.state.timestamp.epoch < epochs and not self.state.loop.stop_requested:
                 self.epoch()
                 self.evaluate()
         return self.ended()

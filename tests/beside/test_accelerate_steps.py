@@ -52,7 +52,7 @@ def test_a_skipped_step_leaves_weights_momentum_and_decay_alone():
 
     def look(state):
         buffers = [state.optimizers[0].state[p]["momentum_buffer"].clone() for p in state.model.parameters()]
-        seen.append(([*copies(state.model).values()], buffers, state.skip_requested, state.gradient_norm))
+        seen.append(([*copies(state.model).values()], buffers, state.loop.skip_requested, state.gradient_norm))
 
     run = Run([Skip()], callbacks=[at("batch_end", look)], max_grad_norm=0.1)
     run.optimizer.param_groups[0]["weight_decay"] = 0.1
@@ -287,7 +287,7 @@ def test_the_model_gets_the_batch_of_before_forward_and_the_step_has_the_whole_o
 @pytest.mark.parametrize(("steps", "offered"), [(1, True), (2, False)])
 def test_state_has_a_closure_where_one_is_offered(steps, offered):
     found = []
-    look = at("after_train_batch", lambda state: found.append(state.closure is not None))
+    look = at("after_train_batch", lambda state: found.append(state.loop.closure is not None))
     Run(callbacks=[look], accelerator=make_accelerator(steps), loaders=make_loaders(rows=16)).train(1)
     assert {*found} == {offered}
 

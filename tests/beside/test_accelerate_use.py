@@ -53,7 +53,7 @@ def test_the_model_is_left_as_found_and_without_the_average(where):
     run.net._forward_hooks.clear()
     assert found(run) == before
     assert torch.is_grad_enabled()
-    assert run.loop.state.closure is None
+    assert run.loop.state.loop.closure is None
     weights = run.net.state_dict()
     assert all(torch.equal(value, weights[name]) for name, value in trained.items() if "running" not in name
                and "num_batches" not in name)  # fmt: skip

@@ -179,7 +179,7 @@ def test_schedulers_rest_while_an_algorithm_sets_the_learning_rates(rests):
     rates = []
     callback = make_callback("none", callbacks=[at_events([Event.BATCH_END], lambda _, s: rates.append(rate(s)))])
     rate = lambda state: state.optimizers[0].param_groups[0]["lr"] / LEARNING_RATE  # noqa: E731
-    callback.state.algorithms.append(AtStep(1, lambda state: setattr(state, "schedulers_rest", rests)))
+    callback.state.algorithms.append(AtStep(1, lambda state: setattr(state.loop, "schedulers_paused", rests)))
     make_trainer([callback], max_steps=4).fit(Scheduled(), *make_loaders())
 
     assert rates == ([0.5] * 4 if rests else [0.5, 0.25, 0.125, 0.0625])

@@ -122,7 +122,7 @@ def test_the_model_and_the_accelerator_are_left_as_found(event, tmp_path):
     assert hold(trainer.accelerator) == hold(plain.accelerator)
     convolution = {name: w for name, w in trainer.model.state_dict().items() if "net.0." in name}
     assert all(torch.equal(weight, weights[-1][name]) for name, weight in convolution.items())
-    assert trainer.engine_state.closure is None
+    assert trainer.engine_state.loop.closure is None
 
     if event is not None:  # and it can train again
         trainer.engine_state.callbacks.pop()

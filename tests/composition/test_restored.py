@@ -117,7 +117,7 @@ def moved_by_hand(algorithms: Sequence[Algorithm], failing_at: str) -> list[str]
 
     model = digits_net()
     state = State(model, torch.optim.SGD(model.parameters(), lr=0.1), loss_fn=F.cross_entropy, max_duration="9ba")
-    state.algorithms, state.seed, state.batch, state.closure = list(algorithms), 3, BATCHES[0], torch.zeros
+    state.algorithms, state.seed, state.batch, state.loop.closure = list(algorithms), 3, BATCHES[0], torch.zeros
     with Engine(state, Logger()) as engine:
         fire(engine, "init", "fit_start", "epoch_start", "after_dataloader", "batch_start")
         state.loss = torch.tensor(7.0)

@@ -1,7 +1,7 @@
 """What hook API 1 promises to plugins is there. The lists may grow; what is in them may neither go nor change."""
 
-import dataclasses
 import inspect
+from operator import attrgetter
 
 import pytest
 
@@ -38,6 +38,20 @@ model optimizers schedulers train_dataloader evaluators algorithms callbacks los
 run_name profiler rank world_size timestamp eval_timestamp dataloader dataloader_label dataloader_len stop_requested
 batch outputs loss metrics
 """
+MOVED = {
+    "awaits_batch": "between_batches",
+    "closure": "loop.closure",
+    "go_back": "loop.go_back",
+    "interrupted_by": "loop.interrupted_by",
+    "offers": "loop.offers",
+    "pause_agreed": "loop.pause_agreed",
+    "pause_requested": "loop.pause_requested",
+    "schedulers_rest": "loop.schedulers_paused",
+    "skip_requested": "loop.skip_requested",
+    "snapshot": "loop.snapshot",
+    "stop_reason": "loop.stop_reason",
+    "stop_requested": "loop.stop_requested",
+}
 WRITABLE = ("batch", "outputs", "loss", "model", "optimizers", "schedulers", "metrics", "loss_fn")
 NAMES = """
 Algorithm AlgorithmMetadata Callback Engine Event Logger LoggerDestination PassMetadata State Time TimeUnit Timestamp
@@ -84,8 +98,19 @@ def test_its_hooks_have_these_arguments():
     assert {"event", "state", "logger", "traces"} <= set(ARGUMENTS)
 
 
-def test_its_fields_of_state_are_there():
-    assert set(STATE.split()) - {field.name for field in dataclasses.fields(State)} == set()
+@pytest.mark.parametrize("name", STATE.split())
+def test_its_fields_of_state_are_there(name):
+    assert hasattr(State(), name)
+
+
+@pytest.mark.parametrize(("name", "now"), MOVED.items())
+def test_its_fields_of_state_that_have_moved_are_read_set_and_given_under_their_names(name, now):
+    given, told, plain = object(), object(), State()
+    state = State(**{name: given}, seed=3)
+    assert (attrgetter(now)(state), state.seed) == (given, 3)
+    setattr(state, name, told)
+    assert (getattr(state, name), attrgetter(now)(state)) == (told, told)
+    assert getattr(plain, name) is attrgetter(now)(State())
 
 
 @pytest.mark.parametrize("field", WRITABLE)

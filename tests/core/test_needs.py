@@ -8,6 +8,7 @@ from engine_core import Algorithm, AlgorithmMetadata, Callback, Engine, Event, L
 from engine_core.errors import ArgumentError, EngineError, MetadataError, UnsupportedError
 from engine_core.explain import explain_algorithms
 from engine_core.needs import EVERYTHING, FSDP_OFFERS, NEEDS, WRITABLE, Offers
+from engine_core.state import LoopControl
 
 LIMITED = (
     replace(EVERYTHING, loop="toy 1.2")
@@ -35,7 +36,7 @@ def declaring(cls=Quiet, **metadata):
 
 def refusal(*algorithms, callbacks=(), loggers=(), offers=LIMITED):
     """Return what an engine in this loop says."""
-    state = State(algorithms=list(algorithms), callbacks=list(callbacks), offers=offers)
+    state = State(algorithms=list(algorithms), callbacks=list(callbacks), loop=LoopControl(offers))
     with pytest.raises(UnsupportedError) as refused:
         Engine(state, Logger(list(loggers)))
     return str(refused.value)
@@ -117,7 +118,7 @@ def test_what_declares_nothing_or_only_what_is_offered_is_admitted():
         def apply(self, event, state, logger): ...
 
     offered = declaring(events=("batch_end",), writes=("batch",), needs=("whole_weights",))
-    state = State(algorithms=[Bare(), declaring(), offered], callbacks=[Watch()], offers=LIMITED)
+    state = State(algorithms=[Bare(), declaring(), offered], callbacks=[Watch()], loop=LoopControl(LIMITED))
     Engine(state, Logger()).close()
 
 
@@ -129,7 +130,7 @@ class WatchByArgument(Watch):
 
 
 def test_a_callback_is_refused_by_what_it_says_of_itself_and_its_class_by_what_the_class_says():
-    Engine(State(callbacks=[WatchByArgument("stop")], offers=LIMITED), Logger()).close()
+    Engine(State(callbacks=[WatchByArgument("stop")], loop=LoopControl(LIMITED)), Logger()).close()
     assert refusal(callbacks=[WatchByArgument("create_graph")]) == (
         "WatchByArgument can't work in toy 1.2: no create_graph: backward is not ours; use another loop"
     )
@@ -168,7 +169,7 @@ def test_all_that_is_missing_is_told_at_once_a_line_for_each_reason_beside_other
 
 
 def test_who_joins_later_is_refused_and_the_others_stay_in_use():
-    state = State(algorithms=[Quiet()], offers=LIMITED)
+    state = State(algorithms=[Quiet()], loop=LoopControl(LIMITED))
     with Engine(state, Logger()) as engine:
         engine.run_event("init")
         state.algorithms.append(declaring(needs=("freezing",)))

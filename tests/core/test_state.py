@@ -110,7 +110,7 @@ def test_an_epoch_of_unknown_length_counts_when_it_is_complete():
 def test_stop_training_asks_the_loop_to_stop():
     state = State()
     state.stop_training()
-    assert state.stop_requested is True
+    assert state.loop.stop_requested is True
 
 
 def test_items_of_the_batch_are_read_and_replaced():
@@ -156,6 +156,16 @@ class Misreading(Callback):
         return state.time_stamp
 
 
+class Skips(Misnaming):
+    def apply(self, event, state, logger):
+        state.skip_requestd = True
+
+
+class Stops(Misnaming):
+    def apply(self, event, state, logger):
+        state.loop.stop_requestd = True
+
+
 def test_a_name_that_is_no_field_cannot_be_assigned():
     with pytest.raises(AttributeError, match="'State' object has no attribute 'los'"):
         State().los = 3
@@ -166,6 +176,8 @@ def test_a_name_that_is_no_field_cannot_be_assigned():
     [
         ({"algorithms": [Misnaming()]}, "apply of algorithm Misnaming at AFTER_LOSS; did you mean 'loss'?"),
         ({"callbacks": [Misreading()]}, "callback Misreading at AFTER_LOSS; did you mean 'timestamp'?"),
+        ({"algorithms": [Skips()]}, "apply of algorithm Skips at AFTER_LOSS; did you mean 'loop.skip_requested'?"),
+        ({"algorithms": [Stops()]}, "apply of algorithm Stops at AFTER_LOSS; did you mean 'loop.stop_requested'?"),
         (
             {"algorithms": [Keeping()]},
             "apply of algorithm Keeping at AFTER_LOSS; what a plugin keeps on State goes into state.extra",

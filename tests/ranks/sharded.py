@@ -133,10 +133,10 @@ class Watch(Callback):
     def batch_checkpoint(self, state: State, logger: Any) -> None:
         if not self.saves or state.timestamp.batch != 2:
             return
-        assert state.snapshot is not None
+        assert state.loop.snapshot is not None
         before = whole_weights(state.model)
         _forward(state)  # leaves the weights of the model itself whole
-        content: Any = state.snapshot(whole=True) if state.ranks.is_sharded else state.snapshot()
+        content: Any = state.loop.snapshot(whole=True) if state.ranks.is_sharded else state.loop.snapshot()
         self.saved_wrongly += sum(not torch.equal(content.model[name], value) for name, value in before.items())
         kept = [len(names) for entry in content.state["optimizers"] for names in entry["parameters"] if all(names)]
         self.saved_wrongly += kept != [len(list(state.model.parameters()))]  # type: ignore[union-attr]

@@ -84,7 +84,7 @@ class Statistics(Callback):
 
     def batch_checkpoint(self, state: State, logger: Any) -> None:
         if state.timestamp.batch == 5:
-            state.snapshot()  # type: ignore[misc]
+            state.loop.snapshot()  # type: ignore[misc]
             self.saved = _evaluated(state)
 
     def fit_end(self, state: State, logger: Any) -> None:

@@ -147,7 +147,7 @@ class Ascends(Algorithm):
     def apply(self, event: Event, state: State, logger: Logger) -> None:
         """Compute the gradients there."""
         model: Any = state.model
-        closure: Any = state.closure
+        closure: Any = state.loop.closure
         step = 0.1 * model.weight.grad
         model.weight.add_(step)
         with torch.enable_grad():

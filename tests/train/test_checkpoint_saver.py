@@ -161,7 +161,7 @@ def test_two_live_runs_do_not_share_a_folder(tmp_path: Path) -> None:
 
 def test_a_loop_without_snapshots_cannot_be_saved(tmp_path: Path) -> None:
     state = State(callbacks=[CheckpointSaver(tmp_path)])
-    with Engine(state, Logger()) as engine, pytest.raises(EngineError, match=r"needs state\.snapshot"):
+    with Engine(state, Logger()) as engine, pytest.raises(EngineError, match=r"needs state\.loop\.snapshot"):
         engine.run_event("fit_start")
 
 

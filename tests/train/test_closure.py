@@ -1,4 +1,4 @@
-"""`state.closure` computes the gradients of the batch again, as the step did, and does not disturb the step."""
+"""`state.loop.closure` computes the gradients of the batch again, as the step did, and does not disturb the step."""
 
 from typing import Any
 
@@ -20,8 +20,8 @@ def gradients(state: State) -> list[torch.Tensor]:
 
 def closure_of(state: State) -> Any:
     """Return the closure, which has to be there."""
-    assert state.closure is not None
-    return state.closure
+    assert state.loop.closure is not None
+    return state.loop.closure
 
 
 @pytest.mark.parametrize("settings", [{}, {"microbatch_size": 3}, {"grad_clip_norm": 0.01}, {"precision": "amp_bf16"}])
@@ -94,10 +94,10 @@ def test_the_batch_is_the_same_object_afterwards() -> None:
 
 def test_it_is_there_while_fit_runs() -> None:
     there: list[bool] = []
-    run = trainer(callbacks=at("fit_start", lambda state: there.append(state.closure is not None)))
-    assert run.state.closure is None
+    run = trainer(callbacks=at("fit_start", lambda state: there.append(state.loop.closure is not None)))
+    assert run.state.loop.closure is None
     run.fit()
-    assert there == [True] and run.state.closure is None
+    assert there == [True] and run.state.loop.closure is None
 
 
 OUTSIDE = ["batch_start", "before_train_batch", "before_forward", "after_backward", "batch_end", "fit_end"]
@@ -106,7 +106,7 @@ OUTSIDE = ["batch_start", "before_train_batch", "before_forward", "after_backwar
 @pytest.mark.parametrize("event", OUTSIDE)
 def test_elsewhere_it_is_refused(event: str) -> None:
     run = trainer(callbacks=at(event, lambda state: closure_of(state)()))
-    with pytest.raises(EngineError, match=r"state\.closure can't be called here .*it is for AFTER_TRAIN_BATCH"):
+    with pytest.raises(EngineError, match=r"state\.loop\.closure can't be called here .*it is for AFTER_TRAIN_BATCH"):
         run.fit()
 
 
@@ -185,7 +185,7 @@ def test_an_exception_that_is_not_caught_ends_fit_and_the_next_one_continues() -
         run.fit()
     assert any("after_train_batch" in note.lower() for note in notes(error))
     run.fit()
-    assert run.state.closure is None
+    assert run.state.loop.closure is None
 
 
 def test_buffers_and_random_numbers_move_on_as_in_any_forward_pass() -> None:

@@ -29,7 +29,7 @@ class Position(Callback):
 
 def _watch(name: str) -> Any:
     def method(self: Position, state: State, logger: Logger) -> None:
-        shown = state.dataloader_label, state.dataloader_len, state.awaits_batch, state.eval_timestamp[:3]
+        shown = state.dataloader_label, state.dataloader_len, state.between_batches, state.eval_timestamp[:3]
         loss = None if state.loss is None else round(state.loss.item(), 5)
         self.seen.append((name, *state.timestamp[:5], shown, loss))
 
@@ -77,15 +77,15 @@ def test_all_moments_come_in_order() -> None:
 
 @pytest.mark.parametrize("event", ["fit_start", "before_forward", "batch_end"])
 def test_the_closure_is_for_after_train_batch(event: str) -> None:
-    own = Loop(callbacks=[at(event, lambda state: state.closure())])
+    own = Loop(callbacks=[at(event, lambda state: state.loop.closure())])
     with pytest.raises(EngineError, match="it is for AFTER_TRAIN_BATCH"):
         own.fit(1)
-    assert own.state.closure is None
+    assert own.state.loop.closure is None
 
 
 def test_without_a_closure_there_is_none() -> None:
     own, found = Loop(), []
-    own.state.callbacks.append(at("fit_start", lambda state: found.append(state.closure)))
+    own.state.callbacks.append(at("fit_start", lambda state: found.append(state.loop.closure)))
     own.loop.fit_start()
     assert found == [None]
 
@@ -114,7 +114,7 @@ def test_where_schedulers_rest_rates_stay_although_the_loop_steps_its_own() -> N
     def look(state: Any) -> None:
         rates.append(own.optimizer.param_groups[0]["lr"])
         if state.timestamp.batch == 2:
-            state.schedulers_rest, own.optimizer.param_groups[0]["lr"] = True, 0.3
+            state.loop.schedulers_paused, own.optimizer.param_groups[0]["lr"] = True, 0.3
 
     rates: list[float] = []
     own = Loop(callbacks=[at("batch_end", look)])

@@ -44,7 +44,7 @@ def paused(folder: Path, place: tuple[str, int], end: str, rank: int = 0, ranks:
 
     with trainer(nn.Linear(2, 1), ranks, at(event, pause), CheckpointSaver(folder, "100ba"), max_duration=end) as made:
         made.fit()
-    return made.state.pause_requested, [path.name for path in folder.glob("ep*")]
+    return made.state.loop.pause_requested, [path.name for path in folder.glob("ep*")]
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -84,7 +84,7 @@ def test_all_ranks_know_at_fit_end_of_a_pause_that_one_asked_for_in_the_last_eva
 def test_an_interrupted_run_leaves_the_mean_of_running_statistics_though_nothing_saves_it(event: str) -> None:
     def program(ranks: Ranks) -> Any:
         def interrupt(state: State) -> None:
-            state.interrupted_by = 15
+            state.loop.interrupted_by = 15
 
         model = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 1))
         with trainer(model, ranks, at(event, interrupt), max_duration="1ep") as made, pytest.raises(SystemExit):

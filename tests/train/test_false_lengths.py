@@ -161,7 +161,7 @@ def test_a_resumed_run_is_the_whole_one(kind: str, batch: int, tmp_path: Path) -
 @pytest.mark.parametrize("kind", ["more", "more, with a state"])
 def test_what_is_saved_after_the_loader_was_asked_for_more_lacks_no_batch(kind: str) -> None:
     taken: list[Any] = []
-    saved = at("fit_end", lambda state: taken.append(state.snapshot().state["feed"]))
+    saved = at("fit_end", lambda state: taken.append(state.loop.snapshot().state["feed"]))
     with trainer(LOADERS[kind](), max_duration="2ep", callbacks=[saved]) as run:
         run.fit("3ba")
         run.fit("1ba")

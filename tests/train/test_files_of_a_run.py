@@ -114,7 +114,11 @@ def test_why_a_run_stopped_is_saved(tmp_path, why):
         made = trainer(batches(8, 8, 8), callbacks=[Stop(), CheckpointSaver(tmp_path, "2ba")], autoresume=resumes)
         with made, pytest.warns(DurationWarning) if resumes else nullcontext():
             made.fit()
-        assert (made.state.stop_requested, made.state.stop_reason, made.state.timestamp.batch) == (True, why, 2)
+        assert (made.state.loop.stop_requested, made.state.loop.stop_reason, made.state.timestamp.batch) == (
+            True,
+            why,
+            2,
+        )
 
 
 def test_an_attempt_that_is_refused_touches_no_file_of_the_run(tmp_path):

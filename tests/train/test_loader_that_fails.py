@@ -129,7 +129,7 @@ def test_the_same_trainer_continues_after_the_row(tmp_path: Path) -> None:
         (tmp_path / "faulty").unlink()
         made.fit()
     assert made.state.timestamp.batch == 11
-    assert not made.state.pause_requested
+    assert not made.state.loop.pause_requested
 
 
 def test_before_the_first_batch_there_is_nothing_to_save(tmp_path: Path) -> None:

@@ -231,7 +231,7 @@ def test_a_custom_loop_that_steps_all_the_same_gets_an_error() -> None:
     with engine, warnings.catch_warnings():
         warnings.simplefilter("ignore", NonFiniteLossWarning)
         engine.run_event("after_train_batch")
-        engine.state.skip_requested = False  # as a loop does that has left it out
+        engine.state.loop.skip_requested = False  # as a loop does that has left it out
         engine.run_event("after_train_batch")
         with pytest.raises(EngineError, match="and it was ignored"):
             engine.run_event("after_train_batch")
@@ -258,4 +258,4 @@ def test_by_hand_a_skipped_step_is_a_step_left_out() -> None:
         if place != 1:
             optimizer.step()
     assert same(dict(model.state_dict()), dict(oracle.state_dict()))
-    assert made.state.skip_requested is False
+    assert made.state.loop.skip_requested is False

@@ -170,7 +170,7 @@ def test_once_an_algorithm_sets_the_learning_rates_no_scheduler_steps(interval: 
 
     def take_over(state: Any) -> None:
         seen.extend(rates(made))
-        state.schedulers_rest = state.timestamp.batch >= 3
+        state.loop.schedulers_paused = state.timestamp.batch >= 3
 
     made.state.callbacks.append(at("batch_end", take_over))
     made.fit()

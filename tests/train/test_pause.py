@@ -59,7 +59,7 @@ def test_it_ends_after_the_batch_is_saved_without_an_evaluation_and_has_its_fit_
         made.fit()
     assert events == ["batch_end", "batch_checkpoint", "fit_end"]
     assert [path.name for path in tmp_path.glob("ep*")] == ["ep0-ba1"]
-    assert made.state.pause_requested
+    assert made.state.loop.pause_requested
 
 
 def test_the_next_fit_of_the_same_trainer_continues(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_the_next_fit_of_the_same_trainer_continues(tmp_path: Path) -> None:
         made.fit()
         assert made.state.timestamp.batch == 2
         made.fit()
-    assert not made.state.pause_requested
+    assert not made.state.loop.pause_requested
     assert same(weights(made), weights(whole))
     assert made.state.metrics == whole.state.metrics
 
@@ -80,9 +80,9 @@ def test_a_request_to_stop_overrides_a_request_to_pause() -> None:
     state = State()
     state.pause_training()
     state.stop_training()
-    assert (state.stop_requested, state.pause_requested) == (True, False)
+    assert (state.loop.stop_requested, state.loop.pause_requested) == (True, False)
     state.pause_training()
-    assert (state.stop_requested, state.pause_requested) == (True, False)
+    assert (state.loop.stop_requested, state.loop.pause_requested) == (True, False)
 
 
 def sleeping(event: str, seconds: float) -> Any:
@@ -96,7 +96,7 @@ def test_a_time_limit_pauses_after_the_batch_in_which_it_is_reached(event: str, 
         made.fit()
     assert time.monotonic() - started_s < 2
     assert made.state.timestamp.batch == (1 if event == "batch_start" else 2)
-    assert made.state.pause_requested
+    assert made.state.loop.pause_requested
 
 
 def test_a_resumed_run_has_the_whole_limit_again(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_time_limit_that_stops_ends_the_training_with_the_last_evaluation() ->
         made.fit()
     assert made.state.timestamp.batch == 1
     assert "eval/loss" in made.state.metrics
-    assert not made.state.pause_requested
+    assert not made.state.loop.pause_requested
 
 
 def test_a_pause_without_a_saver_is_refused_at_the_start() -> None:

@@ -80,7 +80,7 @@ def test_after_an_interrupted_fit_an_evaluation_runs(tmp_path: Path) -> None:
     made = trainer(callbacks=[at("batch_end", lambda state: interrupt()), CheckpointSaver(tmp_path)])
     with pytest.raises(SystemExit):
         made.fit()
-    assert made.state.interrupted_by is None
+    assert made.state.loop.interrupted_by is None
     assert made.eval([rows(4)]).keys() == {"eval/loss"}
     made.close()
 

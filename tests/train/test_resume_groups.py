@@ -152,9 +152,9 @@ def test_a_rollback_to_before_a_group_was_added_keeps_the_group(tmp_path: Path) 
 
     def roll_back(state: Any) -> None:
         if state.timestamp.batch == 1:
-            kept.append(state.snapshot())
+            kept.append(state.loop.snapshot())
         elif state.timestamp.batch == 3:
-            state.go_back(kept[0])
+            state.loop.go_back(kept[0])
             after.append(of(made_))
 
     with made(tmp_path, Unfreeze(), at("batch_checkpoint", roll_back)) as made_:

@@ -48,7 +48,7 @@ def test_the_first_signal_ends_it_after_the_batch_and_all_is_as_before(
     assert type(raised.value) is error
     assert done == ["batch"]
     assert handlers() == before
-    assert (made.state.timestamp.batch, made.state.interrupted_by) == (int(what == "fit"), None)
+    assert (made.state.timestamp.batch, made.state.loop.interrupted_by) == (int(what == "fit"), None)
     assert made.state.model.training and torch.is_grad_enabled()
     if what != "fit":
         assert same(dict(made.state.model.state_dict()), dict(linear().state_dict()))

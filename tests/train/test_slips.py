@@ -192,7 +192,7 @@ def test_after_an_exception_at_before_dataloader_the_batch_can_be_written() -> N
     with trainer(callbacks=[at("before_dataloader", write_nothing)]) as made:
         with pytest.raises(KeyError):
             made.fit()
-        assert not made.state.awaits_batch
+        assert not made.state.between_batches
 
 
 @pytest.mark.parametrize("destinations", [[], [RecordingDestination()]], ids=["no destination", "one"])

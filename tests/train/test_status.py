@@ -10,6 +10,7 @@ import torch
 from engine_core import Callback, Logger, State, Timestamp
 from engine_core.embed.status import BegunEvaluation, OwedEvaluation, Phase, RunStatus
 from engine_core.errors import CheckpointError, EngineError
+from engine_core.state import LoopControl
 
 from .parts import at, batches, trainer
 
@@ -50,12 +51,12 @@ def test_after_an_evaluation_the_run_is_what_it_was(phase: Phase) -> None:
     ],
 )
 def test_a_fit_in_a_fit_or_in_an_evaluation_is_refused_and_forgets_no_request(phase: Phase, message: str) -> None:
-    state = State(stop_requested=True)
+    state = State(loop=LoopControl(stop_requested=True))
     status = RunStatus(state)
     status.phase = phase
     with pytest.raises(EngineError, match=message):
         status.check_can_fit()
-    assert (status.phase, state.stop_requested) == (phase, True)
+    assert (status.phase, state.loop.stop_requested) == (phase, True)
 
 
 @pytest.mark.parametrize(
@@ -65,12 +66,12 @@ def test_a_fit_in_a_fit_or_in_an_evaluation_is_refused_and_forgets_no_request(ph
 def test_a_fit_forgets_what_was_asked_of_an_earlier_one_but_not_that_the_saved_run_was_stopped(
     is_resumed: bool, pauses: bool, stops: bool
 ) -> None:
-    state = State(stop_requested=True, pause_requested=pauses, skip_requested=True)
+    state = State(loop=LoopControl(stop_requested=True, pause_requested=pauses, skip_requested=True))
     status = RunStatus(state)
     if is_resumed:
         status.resume()
     status.begin_fit()
-    assert (state.stop_requested, state.pause_requested, state.skip_requested) == (stops, False, False)
+    assert (state.loop.stop_requested, state.loop.pause_requested, state.loop.skip_requested) == (stops, False, False)
 
 
 def test_only_the_step_at_the_position_that_was_loaded_is_the_first_one() -> None:
@@ -85,7 +86,7 @@ def test_only_the_step_at_the_position_that_was_loaded_is_the_first_one() -> Non
 
 
 def test_what_is_owed_and_a_stop_survive_a_checkpoint_and_a_pause_does_not() -> None:
-    state = State(stop_requested=True, pause_requested=True)
+    state = State(loop=LoopControl(stop_requested=True, pause_requested=True))
     status, other = RunStatus(state), RunStatus(State())
     status.evaluated_at, status.owed = 3, OwedEvaluation("epoch_checkpoint", BegunEvaluation({"eval/loss": 0.5}))
     other.load_state_dict(status.state_dict())
@@ -130,7 +131,7 @@ class FitsAgain(Callback):
 
     def now(self) -> tuple[object, ...]:
         state, counted_s = self.trainer.state, self.trainer._session.seam.counted_s
-        return state.max_duration, state.model.training, torch.get_rng_state().tolist(), counted_s, state.closure
+        return state.max_duration, state.model.training, torch.get_rng_state().tolist(), counted_s, state.loop.closure
 
 
 def test_a_refused_fit_changes_nothing() -> None:

@@ -39,9 +39,9 @@ def test_a_signal_that_comes_while_a_rank_waits_counts_from_the_next_message() -
     state = State(ranks=(ranks := Interrupted()))
     sync = ranks.sync = StepSync(state, set(), Any)
     sync.agree_on_end()
-    assert state.interrupted_by is None
+    assert state.loop.interrupted_by is None
     sync.agree_on_end()
-    assert state.interrupted_by == 15
+    assert state.loop.interrupted_by == 15
 
 
 def test_a_fit_forgets_what_ended_the_one_before() -> None:
@@ -50,7 +50,7 @@ def test_a_fit_forgets_what_ended_the_one_before() -> None:
     state.stop_training()
     sync.agree_on_end()
     assert sync.stop
-    state.stop_requested = False
+    state.loop.stop_requested = False
     sync.begin_fit()
     assert not sync.stop
 

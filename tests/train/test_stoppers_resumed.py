@@ -102,12 +102,12 @@ def losses_until_the_end(stopper: Any, losses: list[float]) -> list[float]:
                 state.dataloader_label, state.metrics = label, {f"{label}/loss": value}
                 engine.run_event("eval_end")
             found.append(loss)
-            if state.stop_requested:
+            if state.loop.stop_requested:
                 break
         engine.run_event("fit_end")
-        state.timestamp, state.stop_requested = Timestamp(batch=99), False
+        state.timestamp, state.loop.stop_requested = Timestamp(batch=99), False
         engine.run_event("eval_end")
-        assert not state.stop_requested
+        assert not state.loop.stop_requested
     return found
 
 

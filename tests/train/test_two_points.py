@@ -285,7 +285,7 @@ def test_tied_weights_resume_too(tmp_path: Path) -> None:
 def test_a_rollback_goes_back_to_the_point_of_training(tmp_path: Path) -> None:
     def back(state: Any) -> None:
         if state.timestamp.batch == 5:
-            state.go_back(state.snapshot())
+            state.loop.go_back(state.loop.snapshot())
             seen.append(weights(state.model))
 
     seen: list[Any] = []

@@ -179,7 +179,7 @@ def test_what_ran_only_in_an_earlier_batch_of_an_evaluation_is_not_named():
 def test_a_closure_that_fails_names_those_that_ran_before_it():
     def again(event, state):
         state.model.forward = lambda inputs: inputs.no_such_attribute
-        state.closure()
+        state.loop.closure()
 
     made = trainer(algorithms=[acting(nothing, "before_train_batch"), acting(again, "after_train_batch", name="Again")])
     assert notes_of(failing(made, error=AttributeError)) == [

@@ -30,7 +30,7 @@ with loop.fit(model, optimizer, train):
         for batch in loop.batches(train):
             loss = loop.gradients(batch)
             optimizer.step()
-        if loop.state.stop_requested:  # by a callback
+        if loop.state.loop.stop_requested:  # by a callback
             break
         with loop.evaluation("eval", held) as results:  # with the averaged weights
             right = [accelerator.gather_for_metrics(model(x).argmax(1) == y) for x, y in held]

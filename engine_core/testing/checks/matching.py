@@ -18,7 +18,7 @@ from ..kit import AlgorithmKit, Fault
 from ..probes import Prober
 from ..runs import copied, difference, events_of, state_of, train
 
-_POSITION = ("timestamp", "eval_timestamp", "dataloader_label", "dataloader_len", "stop_requested", "max_duration")
+_POSITION = ("timestamp", "eval_timestamp", "dataloader_label", "dataloader_len", "max_duration")
 
 
 def test_match_returns_bool(kit: AlgorithmKit) -> Fault | None:
@@ -116,6 +116,7 @@ def _world(algorithm: Any, state: State) -> dict[str, dict[str, str]]:
     own = dict(getattr(algorithm, "__dict__", {}))
     generators = {name: value.get_state() for name, value in own.items() if isinstance(value, torch.Generator)}
     position = {name: str(getattr(state, name)) for name in _POSITION}
+    position["loop.stop_requested"] = str(state.loop.stop_requested)
     members = {"algorithms": list(map(id, state.algorithms)), "callbacks": list(map(id, state.callbacks))}
     mine = fingerprint({**own, **generators})
     return {**fingerprint_state(state), "its attributes": mine, "state": fingerprint({**position, **members})}

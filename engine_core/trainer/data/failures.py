@@ -109,7 +109,7 @@ def blame_what_was_loaded(session: Loading, error: Exception, batch: int) -> Non
 def _save_before(session: Loading, error: BaseException, checkpoint: Callable[[str], None]) -> None:
     """Save as for a pause, before `error` propagates; if saving fails, add a note to it."""
     for is_last in (False, True):
-        session.state.pause_requested = True
+        session.state.loop.pause_requested = True
         try:
             checkpoint("batch_checkpoint")
         except Exception as second:  # noqa: BLE001  nothing may replace the first error
@@ -117,7 +117,7 @@ def _save_before(session: Loading, error: BaseException, checkpoint: Callable[[s
                 continue  # torch raises this once per dead worker, wherever the main thread is
             add_note(error, f"the run could not be saved: {second}")
         finally:
-            session.state.pause_requested = False
+            session.state.loop.pause_requested = False
         return
 
 

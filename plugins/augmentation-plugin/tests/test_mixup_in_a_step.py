@@ -101,8 +101,8 @@ class Again(Algorithm):
         return event is Event.AFTER_TRAIN_BATCH
 
     def apply(self, event: Event, state: State, logger: Logger) -> None:
-        assert state.closure is not None
-        state.closure()
+        assert state.loop.closure is not None
+        state.loop.closure()
 
 
 @pytest.mark.parametrize("interpolate_loss", [False, True])

@@ -112,7 +112,7 @@ class Again(Algorithm):
 
     def apply(self, event: Event, state: State, logger: Logger) -> None:
         model: Any = state.model
-        closure: Any = state.closure
+        closure: Any = state.loop.closure
         model.weight.data.neg_()
         closure()
         model.weight.data.neg_()

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from engine_core import Engine, Event, Logger, State
+from engine_core.state import LoopControl
 from optim_plugin import SAM, held_buffers, sharpness_aware_gradients
 
 
@@ -76,7 +77,7 @@ def test_arguments_are_checked_before_anything() -> None:
 
 def test_sparse_embeddings_are_refused_at_the_first_batch() -> None:
     model = nn.Sequential(nn.Embedding(4, 2, sparse=True))
-    state = State(model=model, closure=lambda: torch.zeros(()))
+    state = State(model=model, loop=LoopControl(closure=lambda: torch.zeros(())))
     with pytest.raises(ValueError, match=r"sam can't train '0', whose gradient is sparse: .*sparse=False"):
         SAM().validate(state)
     model.requires_grad_(False)
@@ -136,7 +137,8 @@ def test_a_custom_loop_offers_its_closure() -> None:
 
     expected = nn.Linear(2, 1)
     expected.load_state_dict(model.state_dict())
-    with Engine(State(model=model, algorithms=[SAM(rho=0.5)], closure=closure, seed=1), Logger()) as engine:
+    state = State(model=model, algorithms=[SAM(rho=0.5)], loop=LoopControl(closure=closure), seed=1)
+    with Engine(state, Logger()) as engine:
         closure()
         gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
         engine.run_event(Event.AFTER_TRAIN_BATCH)

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from engine_core import Algorithm, AlgorithmMetadata, Callback, Engine, Event, Logger, State, Trainer
 from engine_core.errors import EngineError, NonFiniteLossWarning
+from engine_core.state import LoopControl
 from engine_core.testing import RecordingDestination
 from optim_plugin import SAM
 
@@ -170,7 +171,7 @@ def test_an_exception_in_the_second_pass_leaves_loss_and_outputs_of_the_first(er
         state.outputs = state.loss = torch.zeros(())
         raise error
 
-    state.closure = closure
+    state.loop.closure = closure
     model(torch.ones(8, 4)).sum().backward()
     with pytest.raises(type(error)):
         sam.apply(Event.AFTER_TRAIN_BATCH, state, Logger())
@@ -205,12 +206,15 @@ def test_without_a_direction_the_step_is_the_plain_one(value: float) -> None:
 def test_a_loop_without_a_closure_is_refused(method: str) -> None:
     state = State(model=make_net(), batch=make_data()[0], algorithms=[SAM()])
     event = Event.AFTER_DATALOADER if method == "validate" else Event.AFTER_TRAIN_BATCH
-    with Engine(state, Logger()) as engine, pytest.raises(EngineError, match=r"needs state\.closure, .* set it to"):
+    with (
+        Engine(state, Logger()) as engine,
+        pytest.raises(EngineError, match=r"needs state\.loop\.closure, .* set it to"),
+    ):
         engine.run_event(event)
 
 
 def test_a_scaler_is_refused() -> None:
-    state = State(precision="amp_fp16", closure=lambda: torch.zeros(()))
+    state = State(precision="amp_fp16", loop=LoopControl(closure=lambda: torch.zeros(())))
     with pytest.raises(EngineError, match="'amp_fp16': its scaler unscales"):
         SAM().validate(state)
 

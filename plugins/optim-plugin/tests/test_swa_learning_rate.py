@@ -153,7 +153,7 @@ def test_in_a_loop_without_a_trainer_state_says_that_schedulers_rest() -> None:
         for _ in range(4):
             state.timestamp = state.timestamp.to_next_batch()
             engine.run_event(Event.BATCH_END)
-            seen.append((state.schedulers_rest, round(optimizer.param_groups[0]["lr"], 10)))
+            seen.append((state.loop.schedulers_paused, round(optimizer.param_groups[0]["lr"], 10)))
     assert seen == [(False, 0.8), (True, 0.8), (True, 0.73), (True, 0.66)]
 
 

@@ -104,12 +104,12 @@ class Again(Callback):
     """Runs a second forward and backward at other weights, as SAM does."""
 
     def after_train_batch(self, state: State, logger: Any) -> None:
-        assert state.closure is not None
+        assert state.loop.closure is not None
         weight = next(state.model.parameters())
         before = weight.detach().clone()
         with torch.no_grad():
             weight.add_(1)
-        state.closure()
+        state.loop.closure()
         with torch.no_grad():
             weight.copy_(before)
 

@@ -23,11 +23,11 @@ class ComputesGradientsAgain(AtGradients):
     """Without a closure, it does nothing."""
 
     def apply(self, event, state, logger):
-        if state.closure is not None:
+        if state.loop.closure is not None:
             with torch.no_grad():
                 for weight in state.model.parameters():
                     weight.mul_(0.99)
-            state.closure()
+            state.loop.closure()
 
 
 @caught_by("test_needs")

@@ -92,7 +92,7 @@ class Mixing(Algorithm):
         target = item_at(state.batch, "target_key", self.target_key)
         self.check_target(target)
         state.batches.rows(state.batch)  # raises if they can't be told
-        if "loss_fn" in state.offers.writes:  # else a step of the user calls it
+        if "loss_fn" in state.loop.offers.writes:  # else a step of the user calls it
             check_taken(state, "input_key", self.input_key, "inputs")
             check_taken(state, "target_key", self.target_key, "targets")
         if self.interpolate_loss:

@@ -106,7 +106,7 @@ class EngineLoop:
         self._begins, self._is_stepped, self._saves = True, False, False
         self._given: Any = _NONE  # the batch that waits for its gradients
         self._show(loader)
-        with loop.fitting(self._again if "closure" in state.offers.gives else None):
+        with loop.fitting(self._again if "closure" in state.loop.offers.gives else None):
             self._epoch = state.timestamp.epoch if state.timestamp.batch_in_epoch else None
             yield
             self._settle("the end of fit()")
@@ -242,11 +242,11 @@ class EngineLoop:
         state.dataloader_label, state.dataloader_len = "train", length and -(-length // self._count)
 
     def _agree(self, request: str) -> bool:
-        """Let a field of State ask if it does so on any process, since all have to do the same; return it."""
+        """Let a field of `state.loop` ask if it does so on any process, since all have to do the same; return it."""
         if self.accelerator.num_processes > 1:
-            asks = torch.tensor(float(getattr(self.state, request)), device=self.accelerator.device)
-            setattr(self.state, request, bool(self.accelerator.reduce(asks).item()))
-        return getattr(self.state, request)  # type: ignore[no-any-return]
+            asks = torch.tensor(float(getattr(self.state.loop, request)), device=self.accelerator.device)
+            setattr(self.state.loop, request, bool(self.accelerator.reduce(asks).item()))
+        return getattr(self.state.loop, request)  # type: ignore[no-any-return]
 
     def _settle(self, called: str, *, saves: bool = True) -> None:
         """Fire what is to come of the latest step, before something is `called`."""

@@ -141,7 +141,7 @@ class EngineCallback(_Base):
         mixed = partial(torch.autocast, pl_module.device.type, enabled=False)
         self._outside = nullcontext if state.precision == "fp32" else mixed
         self._fresh, self._begins, self._steps, self._loaded = True, True, trainer.global_step, False
-        self.loop.fit_start(self._again if "closure" in state.offers.gives else None)
+        self.loop.fit_start(self._again if "closure" in state.loop.offers.gives else None)
 
     def _training_step(self, original: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
         loop, state = self.loop, self.state
@@ -184,7 +184,7 @@ class EngineCallback(_Base):
         return self.state.loss
 
     def _lr_scheduler_step(self, original: Any, *args: Any, **kwargs: Any) -> None:
-        self.state.schedulers_rest or original(*args, **kwargs)
+        self.state.loop.schedulers_paused or original(*args, **kwargs)
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
         """BATCH_END and BATCH_CHECKPOINT, where the optimizer has stepped; after the last batch, EPOCH_END."""
@@ -198,7 +198,7 @@ class EngineCallback(_Base):
             self._stop_if_asked()
 
     def _stop_if_asked(self) -> None:
-        self._trainer.should_stop |= self.state.stop_requested
+        self._trainer.should_stop |= self.state.loop.stop_requested
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """EPOCH_START; Lightning does not come here when it resumes in mid-epoch."""

@@ -209,7 +209,7 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
         super()._maybe_log_save_evaluate(*args, **kwargs)
         self._ended_epoch = self._ended_epoch and self._loop.epoch_checkpoint()  # which returns None
-        self.control.should_training_stop |= self.engine_state.stop_requested
+        self.control.should_training_stop |= self.engine_state.loop.stop_requested
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
@@ -255,7 +255,7 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
         own.train_dataloader, own.dataloader, length = loader, loader, length_of(loader)
         own.dataloader_len = None if length is None else math.ceil(length / args.gradient_accumulation_steps)
         own.max_duration = Time(f"{state.max_steps}ba" if args.max_steps > 0 or epochs % 1 else f"{epochs:.0f}ep")
-        self._loop.fit_start(self._gradients_again if "closure" in own.offers.gives else None)
+        self._loop.fit_start(self._gradients_again if "closure" in own.loop.offers.gives else None)
         own.timestamp.batch_in_epoch == own.dataloader_len and (self._loop.epoch_end(), self._loop.epoch_checkpoint())
 
     def _end_epoch(self, args: Any, state: Any, control: Any) -> None:

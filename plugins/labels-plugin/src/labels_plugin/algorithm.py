@@ -68,7 +68,7 @@ class LabelSmoothing(Algorithm):
                 "but smooths tensors: class indices (N, ...), probabilities or one-hot integers (N, K, ...)"
             )
         _check_loss(state)
-        if "loss_fn" in state.offers.writes:  # else a step of the user calls it
+        if "loss_fn" in state.loop.offers.writes:  # else a step of the user calls it
             check_taken(state, "target_key", self.target_key, "targets")
         if target.is_floating_point():
             _check_probabilities(target)

@@ -71,7 +71,7 @@ class Annealing:
 
     def is_due(self, state: State) -> bool:
         """Are there rates to set at this position, or schedulers to stop?"""
-        return not state.schedulers_rest or self._passed(state) <= self.length.value
+        return not state.loop.schedulers_paused or self._passed(state) <= self.length.value
 
     def check(self, state: State) -> torch.optim.Optimizer:
         """Return the optimizer of the run; raise an ArgumentError unless there is exactly one."""
@@ -88,7 +88,7 @@ class Annealing:
         if not self.is_of(state):
             self._begun = int(state.timestamp.get(self.length.unit))
             self._first = [float(group["lr"]) for group in optimizer.param_groups]
-        self._run, state.schedulers_rest = weakref.ref(state), True
+        self._run, state.loop.schedulers_paused = weakref.ref(state), True
         anneal_rates(optimizer, self._first, self.last, min(1.0, self._passed(state) / self.length.value))
 
     def forget(self) -> None:

@@ -78,12 +78,12 @@ def _closure_of(state: State) -> Callable[[], Any]:
             "sam can't work with precision='amp_fp16': its scaler unscales the gradients once a step, but sam needs "
             "them twice; 'amp_bf16' needs no scaler"
         )
-    if state.closure is None:
+    if state.loop.closure is None:
         raise EngineError(
-            "sam needs state.closure, which this loop does not offer: set it to a function that resets the gradients, "
+            "sam needs state.loop.closure, which this loop does not offer: set it to a function that resets gradients, "
             "runs forward, loss and backward on state.batch again, with the events in between, and returns the loss"
         )
-    return state.closure
+    return state.loop.closure
 
 
 def _check_embeddings(model: nn.Module | None) -> None:

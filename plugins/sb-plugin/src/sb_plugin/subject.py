@@ -91,7 +91,7 @@ class Subject:
     def check_keys(self, *, scales: bool, logs: bool) -> None:
         """Raise if a key that is used, or was given, contradicts the objective."""
         state = self.state
-        if "loss_fn" in state.offers.writes:  # else a step of the user's own takes the items
+        if "loss_fn" in state.loop.offers.writes:  # else a step of the user's own takes the items
             if scales or self._keys[0] != 0:
                 check_taken(state, "input_key", self._keys[0], "inputs")
             if logs or self._keys[1] != 1:
@@ -155,7 +155,7 @@ def _says(state: State) -> bool:
     """Does the objective say more than a loss function? Of a step of the user's own it knows where the targets are."""
     objective = state.objective
     is_plain = type(objective) is Objective and objective.loss_fn is not None
-    is_pair = (objective.inputs, objective.targets) == (0, 1) or "loss_fn" not in state.offers.writes
+    is_pair = (objective.inputs, objective.targets) == (0, 1) or "loss_fn" not in state.loop.offers.writes
     return not (is_plain and is_pair)
 
 
