@@ -2,6 +2,7 @@
 
 from .accumulated import Accumulated, factor_of, scale_gradients
 from .adapter import Patched, check_batches, check_names, make_loop, patched
+from .evaluation import ModuleContents, without_trace
 from .logits import LogitsLoss, target_keys
 from .loop import EmbeddedLoop
 from .saving import (
@@ -24,6 +25,7 @@ __all__ = [
     "BegunEvaluation",
     "EmbeddedLoop",
     "LogitsLoss",
+    "ModuleContents",
     "Patched",
     "Phase",
     "RunStatus",
@@ -43,6 +45,7 @@ __all__ = [
     "scale_gradients",
     "target_keys",
     "what_is_missing",
+    "without_trace",
     "write_part",
     "write_state",
 ]

@@ -31,27 +31,17 @@ class Phase(Enum):
 
 
 class BegunEvaluation(NamedTuple):
-    """How far an evaluation is.
+    """How far an evaluation is; if a pause or a signal interrupted it, the next fit finishes it before it trains.
 
     Args:
         results: of the loaders that are done.
         generators: the states of the generators when the loader that is not done began; None: none was interrupted.
+        then: the event at which savers wait for it, if it is owed.
     """
 
     results: dict[str, float] = {}  # noqa: RUF012  nothing writes to it
     generators: Mapping[str, Any] | None = None
-
-
-class OwedEvaluation(NamedTuple):
-    """An evaluation that a pause or a signal interrupted; the next fit finishes it before it trains.
-
-    Args:
-        then: the event at which savers wait for it.
-        begun: how far it is.
-    """
-
-    then: str
-    begun: BegunEvaluation
+    then: str = ""
 
 
 class RunStatus:
@@ -74,7 +64,7 @@ class RunStatus:
         self.phase = Phase.IDLE
         self.evaluated_at: int | None = None
         self.evaluated: int | None = None
-        self.owed: OwedEvaluation | None = None
+        self.owed: BegunEvaluation | None = None
         self.has_ended = self.reopens_epoch = False
         self._state = state
         self._resumed_at: int | None = None
@@ -131,11 +121,11 @@ class RunStatus:
         self._evaluated_before, self.evaluated_at = self.evaluated_at, self._state.timestamp.batch
         if self._evaluated_before == self.evaluated_at:
             return None
-        return BegunEvaluation() if owed is None else owed.begun
+        return owed or BegunEvaluation()
 
     def owe_evaluation(self, then: str, begun: BegunEvaluation) -> None:
         """Note that the evaluation that began was interrupted: it counts only when a later fit has finished it."""
-        self.evaluated_at, self.owed = self._evaluated_before, OwedEvaluation(then, begun)
+        self.evaluated_at, self.owed = self._evaluated_before, begun._replace(then=then)
 
     def resume(self) -> None:
         """Be RESUMED at the current position; the next step is the first with a loaded state."""
@@ -147,14 +137,14 @@ class RunStatus:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs."""
-        then, begun = self.owed or (None, BegunEvaluation())
+        owed = self.owed or BegunEvaluation()
         asked_to_stop = self._state.stop_requested and not self._state.pause_requested
         return {
             "evaluated_at": self.evaluated_at,
             "evaluated": self.evaluated,
-            "awaited": then,
-            "found": begun.results,
-            "evaluation": begun.generators,
+            "awaited": owed.then or None,
+            "found": owed.results,
+            "evaluation": owed.generators,
             "stop_requested": asked_to_stop,
             "stop_reason": self._state.stop_reason if asked_to_stop else None,
             "has_ended": self.has_ended,
@@ -171,8 +161,8 @@ class RunStatus:
             raise CheckpointError(f"the checkpoint awaits {then!r:.80}, at which nothing is saved")
         results = {str(name): float(value) for name, value in saved["found"].items()}
         self.evaluated = saved.get("evaluated")  # older versions saved none, nor generators
-        begun = BegunEvaluation(results, saved.get("evaluation"))
-        self.evaluated_at, self.owed = saved["evaluated_at"], None if then is None else OwedEvaluation(then, begun)
+        begun = BegunEvaluation(results, saved.get("evaluation"), then or "")
+        self.evaluated_at, self.owed = saved["evaluated_at"], None if then is None else begun
         self._state.stop_requested = saved["stop_requested"] is True
         why = saved.get("stop_reason")  # older versions saved neither this nor the next
         self._state.stop_reason = why if isinstance(why, str) else None

@@ -15,6 +15,7 @@ from ..objective import Loss
 from ..time import Time, Timestamp
 from .averages import mark_of_evaluated
 from .data import BeforeBatch, blame_what_was_loaded, enter_loader, lose_no_batch
+from .evaluation import run_eval
 from .interruption import EvaluationInterrupted
 from .microbatches import place_of, take_part
 from .optimizers import clip_gradients, pass_for_stepped
@@ -301,7 +302,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         if begun is None or not state.evaluators:
             return
         try:
-            session.evaluate(state.evaluators, begun, session.is_asked_to_pause)
+            run_eval(session, state.evaluators, session.is_asked_to_pause, begun)
         except EvaluationInterrupted as interruption:
             status.owe_evaluation(then, interruption.begun)
 

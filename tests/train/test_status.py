@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from engine_core import Callback, Logger, State, Timestamp
-from engine_core.embed.status import BegunEvaluation, OwedEvaluation, Phase, RunStatus
+from engine_core.embed.status import BegunEvaluation, Phase, RunStatus
 from engine_core.errors import CheckpointError, EngineError
 
 from .parts import at, batches, trainer
@@ -87,7 +87,7 @@ def test_only_the_step_at_the_position_that_was_loaded_is_the_first_one() -> Non
 def test_what_is_owed_and_a_stop_survive_a_checkpoint_and_a_pause_does_not() -> None:
     state = State(stop_requested=True, pause_requested=True)
     status, other = RunStatus(state), RunStatus(State())
-    status.evaluated_at, status.owed = 3, OwedEvaluation("epoch_checkpoint", BegunEvaluation({"eval/loss": 0.5}))
+    status.evaluated_at, status.owed = 3, BegunEvaluation({"eval/loss": 0.5}, None, "epoch_checkpoint")
     other.load_state_dict(status.state_dict())
     assert (other.evaluated_at, other.owed) == (3, status.owed)
     assert status.state_dict()["stop_requested"] is False
@@ -103,8 +103,8 @@ def test_an_interrupted_evaluation_is_owed_with_its_results_and_counts_only_when
     assert status.begin_evaluation() == BegunEvaluation()
     begun = BegunEvaluation({"eval/loss": 0.5}, {"own": []})
     status.owe_evaluation("batch_checkpoint", begun)
-    assert (status.evaluated_at, status.owed) == (3, OwedEvaluation("batch_checkpoint", begun))
-    assert status.begin_evaluation() == begun
+    assert (status.evaluated_at, status.owed) == (3, (*begun[:2], "batch_checkpoint"))
+    assert status.begin_evaluation() == (*begun[:2], "batch_checkpoint")
     assert (status.evaluated_at, status.owed, status.begin_evaluation()) == (5, None, None)
 
 

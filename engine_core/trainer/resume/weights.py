@@ -9,10 +9,10 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from ...checkpoint import StoredTensor
+from ...embed import ModuleContents
 from ...errors import CheckpointError, CheckpointWarning, suggestion
 from ...messages import cause_of, enumerated, warn
 from ...parallel import shard_like
-from ..evaluation import ModuleContents
 from ..session import Session
 
 _SHOWN = 5
