@@ -70,13 +70,20 @@ class RunStatus:
         self._resumed_at: int | None = None
         self._evaluated_before: int | None = None
 
-    def check_can_fit(self) -> None:
-        """Raise EngineError if a fit, an evaluation or a prediction is running."""
-        self._check_not_predicting("fit()")
-        if self.phase is Phase.EVALUATING:
-            raise EngineError("an evaluation is running: fit() can't be called from its events")
-        if self.phase not in (Phase.IDLE, Phase.RESUMED):
-            raise EngineError("fit is already running: it can't be called from its own events")
+    def check_can(self, call: str) -> None:
+        """Raise EngineError unless `fit`, `eval` or `predict` can be called now: in a fit, only `eval` can.
+
+        There, an iterator of `predict` that is left unfinished would let training continue in eval mode.
+        """
+        if self.phase is Phase.PREDICTING:
+            raise EngineError(
+                f"a prediction is running, so {call}() can't be called: take all that the iterator of predict() gives, "
+                "or close() it"
+            )
+        in_evaluation = self.phase is Phase.EVALUATING
+        if in_evaluation or (call != "eval" and self.phase not in (Phase.IDLE, Phase.RESUMED)):
+            what = "an evaluation" if in_evaluation else "fit"
+            raise EngineError(f"{what} is running: {call}() can't be called from its events; call it afterwards")
 
     def begin_fit(self) -> None:
         """Be TRAINING until `end_fit`, and drop the requests made to an earlier fit."""
@@ -91,29 +98,6 @@ class RunStatus:
     def end_fit(self) -> None:
         """Be IDLE again, whatever ended the fit."""
         self.phase = Phase.IDLE
-
-    def check_can_evaluate(self) -> None:
-        """Raise EngineError if an evaluation or a prediction is running."""
-        self._check_not_predicting("eval()")
-        if self.phase is Phase.EVALUATING:
-            raise EngineError("an evaluation is already running: eval() can't be called from its own events")
-
-    def check_can_predict(self) -> None:
-        """Raise EngineError if anything is running.
-
-        In a fit, an iterator that is left unfinished would let training continue in eval mode.
-        """
-        self._check_not_predicting("predict()")
-        if self.phase not in (Phase.IDLE, Phase.RESUMED):
-            what = "an evaluation" if self.phase is Phase.EVALUATING else "fit"
-            raise EngineError(f"{what} is running: predict() can't be called from its events; call it afterwards")
-
-    def _check_not_predicting(self, called: str) -> None:
-        if self.phase is Phase.PREDICTING:
-            raise EngineError(
-                f"a prediction is running, so {called} can't be called: take all that the iterator of predict() gives, "
-                "or close() it"
-            )
 
     def begin_evaluation(self) -> BegunEvaluation | None:
         """Return how far an interrupted evaluation is; None: there was one at this position."""

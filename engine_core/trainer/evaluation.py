@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import closing
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -44,7 +44,7 @@ def run_eval(
     `<label>/loss` is the loss of the whole set: the sum of the batches' sums by that of their counts. Module modes, the
     position in training, the current batch and the global random generators are restored afterwards.
     """
-    session.status.check_can_evaluate()
+    session.status.check_can("eval")
     model: Any = session.state.model
     state, generators = session.state, begun.generators
     former, results = state.metrics, state.results.to_json()
@@ -99,7 +99,7 @@ def _evaluate_loader(session: Session, label: str, loader: Iterable[Any], ends: 
 
 def predictions(session: Session, loader: Iterable[Any]) -> Generator[Any, None, None]:
     """Check the loader and return an iterator over the model's outputs; nothing runs before the first is asked for."""
-    session.status.check_can_predict()
+    session.status.check_can("predict")
     if isinstance(loader, Mapping):
         raise ArgumentTypeError(f"predict() takes one loader, not a {type(loader).__name__}; call it for each of them")
     if isinstance(loader, torch.Tensor):
@@ -111,40 +111,35 @@ def predictions(session: Session, loader: Iterable[Any]) -> Generator[Any, None,
 
 
 def _predict(session: Session, loader: Iterable[Any]) -> Generator[Any, None, None]:
-    """Yield the outputs of each batch. A first signal during a batch ends this after it, one in between at once."""
-    session.status.check_can_predict()
+    """Yield the outputs of each batch; when this is exhausted, closed or fails, everything is as before.
+
+    Whoever takes them has torch's modes and the global generators as they would be without this, in between too. A
+    first signal during a batch ends this after it, one in between at once.
+    """
+    session.status.check_can("predict")
+    state, seam, eval_timestamp = session.state, session.seam, session.state.eval_timestamp
+    model: Any = state.model
+    forward = session.precision.wrap(lambda state, batch: (state.objective.predict(state.model, batch), None))
+    leaving_no_trace = seam.evaluations(model, session.device, Phase.PREDICTING)
     try:
-        with at_evaluation(session.state.optimizers), closing(_outputs(session, loader)) as outputs:
-            while True:
-                with signals_noted(session.state):
-                    given = next(outputs, outputs)
-                if given is outputs:
-                    return
-                yield given
+        with ExitStack() as noting:
+            noting.enter_context(signals_noted(state))
+            with at_evaluation(state.optimizers), leaving_no_trace as outside:
+                state.loss = None
+                seam.eval_start("predict", loader)
+                for batch, rows in session.deal(loader, in_step=state.ranks.is_sharded):
+                    _run_batch(session, batch, rows, forward)
+                    if state.is_placeholder:
+                        continue
+                    noting.close()
+                    with outside():
+                        yield session.precision.full(state.outputs)
+                    noting.enter_context(signals_noted(state))
+                seam.eval_end({})
     except GeneratorExit:
         raise
     except BaseException as error:  # noqa: BLE001  raised below, mostly as it is
         raise ends_with(error)  # noqa: B904  to the others this rank's signal is a failure: each predicts on its own
-
-
-def _outputs(session: Session, loader: Iterable[Any]) -> Generator[Any, None, None]:
-    """Yield the outputs of each batch; when this is exhausted, closed or fails, everything is as before.
-
-    Whoever takes them has torch's modes and the global generators as they would be without this, in between too.
-    """
-    model: Any = session.state.model
-    state, seam, eval_timestamp = session.state, session.seam, session.state.eval_timestamp
-    forward = session.precision.wrap(lambda state, batch: (state.objective.predict(state.model, batch), None))
-    try:
-        with seam.evaluations(model, session.device, Phase.PREDICTING) as outside:
-            state.loss = None
-            seam.eval_start("predict", loader)
-            for batch, rows in session.deal(loader, in_step=state.ranks.is_sharded):
-                _run_batch(session, batch, rows, forward)
-                if not state.is_placeholder:
-                    with outside():
-                        yield session.precision.full(state.outputs)
-            seam.eval_end({})
     finally:
         state.eval_timestamp = eval_timestamp
 

@@ -39,7 +39,8 @@ def enter_train_mode(model: Any) -> None:
     contents, modes = ModuleContents(model), [(module, module.training) for module in model.modules()]
     try:
         model.train()
-        frozen = {id(part) for module, _ in modes if _is_frozen(module) for part in module.modules()}
+        trains = [(module, [parameter.requires_grad for parameter in module.parameters()]) for module, _ in modes]
+        frozen = {id(part) for module, own in trains if own and not any(own) for part in module.modules()}
         for module, is_training in modes:
             if id(module) in frozen:
                 module.training = is_training
@@ -52,12 +53,6 @@ def enter_train_mode(model: Any) -> None:
     except Exception:
         contents.put_back()
         raise
-
-
-def _is_frozen(module: Any) -> bool:
-    """Has it parameters, and is none of them trained?"""
-    trained = [parameter.requires_grad for parameter in module.parameters()]
-    return bool(trained) and not any(trained)
 
 
 def run_fit(session: Session, end: Time) -> None:

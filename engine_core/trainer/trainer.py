@@ -211,7 +211,7 @@ class Trainer:
             EngineError: if a fit or an evaluation is running.
         """
         self._check_open()
-        self._session.status.check_can_fit()  # before anything changes
+        self._session.status.check_can("fit")  # before anything changes
         check_trainable(self.state)
         end = self._end_of_fit(duration)
         if end is None:

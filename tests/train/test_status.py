@@ -31,7 +31,7 @@ def test_a_fit_is_training_and_idle_again_whatever_ends_it() -> None:
 def test_after_an_evaluation_the_run_is_what_it_was(phase: Phase) -> None:
     def evaluates_again(state: State) -> None:
         assert status.phase is Phase.EVALUATING
-        with pytest.raises(EngineError, match="an evaluation is already running"):
+        with pytest.raises(EngineError, match=r"an evaluation is running: eval\(\) can't be called .*; call it aft"):
             made.eval()
 
     made = trainer(eval_dataloader=batches(8), callbacks=at("eval_start", evaluates_again))
@@ -44,8 +44,8 @@ def test_after_an_evaluation_the_run_is_what_it_was(phase: Phase) -> None:
 @pytest.mark.parametrize(
     ("phase", "message"),
     [
-        (Phase.TRAINING, "fit is already running"),
-        (Phase.STEPPING, "fit is already running"),
+        (Phase.TRAINING, "fit is running: fit"),
+        (Phase.STEPPING, "fit is running: fit"),
         (Phase.EVALUATING, "an evaluation is running: fit"),
     ],
 )
@@ -54,7 +54,7 @@ def test_a_fit_in_a_fit_or_in_an_evaluation_is_refused_and_forgets_no_request(ph
     status = RunStatus(state)
     status.phase = phase
     with pytest.raises(EngineError, match=message):
-        status.check_can_fit()
+        status.check_can("fit")
     assert (status.phase, state.stop_requested) == (phase, True)
 
 
@@ -118,7 +118,7 @@ class FitsAgain(Callback):
 
     def after_forward(self, state: State, logger: Logger) -> None:
         before = self.now()
-        with pytest.raises(EngineError, match="is already running: it can't"):
+        with pytest.raises(EngineError, match=r"fit is running: fit\(\) can't be called from its events"):
             self.trainer.fit("5ep")
         self.seen.append((before, self.now()))
 
