@@ -2,7 +2,7 @@
 
 from .accumulated import Accumulated, factor_of, scale_gradients
 from .adapter import Patched, check_batches, check_names, make_loop, patched
-from .evaluation import ModuleContents, without_trace
+from .evaluation import keep_modules, without_trace
 from .logits import LogitsLoss, target_keys
 from .loop import EmbeddedLoop
 from .saving import (
@@ -25,7 +25,6 @@ __all__ = [
     "BegunEvaluation",
     "EmbeddedLoop",
     "LogitsLoss",
-    "ModuleContents",
     "Patched",
     "Phase",
     "RunStatus",
@@ -35,6 +34,7 @@ __all__ = [
     "check_names",
     "check_saved",
     "factor_of",
+    "keep_modules",
     "load_part",
     "make_loop",
     "patched",

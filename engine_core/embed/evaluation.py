@@ -183,27 +183,32 @@ def _keep_globals(device: torch.device | None) -> Callable[[], None]:
     return put_back
 
 
-class ModuleContents:
-    """What modules have in attributes and buffers, and the values of some tensors, as they are when this is made."""
+def keep_modules(
+    model: torch.nn.Module, tensors: Iterable[torch.Tensor] = (), *, attributes: bool = True
+) -> Callable[[], None]:
+    """Return a function that puts back the buffers that modules have now, their attributes, and values of tensors.
 
-    def __init__(self, model: Any, tensors: Iterable[torch.Tensor] = ()) -> None:
-        modules = model.modules()
-        self._modules = [(module, dict(vars(module)), dict(module._buffers)) for module in modules]  # noqa: SLF001
-        self._values = [(tensor, tensor.detach().clone()) for tensor in tensors if not is_lazy(tensor)]
+    It does so also where another object took the place.
+    """
+    own = [(m, dict(vars(m)) if attributes else None, dict(m._buffers)) for m in model.modules()]  # noqa: SLF001
+    values = [(tensor, tensor.detach().clone()) for tensor in tensors if not is_lazy(tensor)]
 
-    def put_back(self) -> None:
-        """Put them back, also where another object took the place."""
-        for module, attributes, buffers in self._modules:
-            vars(module).clear()
-            vars(module).update(attributes)
+    def put_back() -> None:
+        for module, others, buffers in own:
+            if others is not None:
+                vars(module).clear()
+                vars(module).update(others)
             module._buffers.clear()  # noqa: SLF001
             module._buffers.update(buffers)  # noqa: SLF001
         with torch.no_grad():
-            for tensor, former in self._values:
-                if tensor.shape == former.shape:
-                    tensor.copy_(former)
-                else:  # it was resized in place
+            for tensor, former in values:
+                is_expanded = tensor.layout is torch.strided and 0 in tensor.stride()
+                if tensor.shape != former.shape:  # it was resized in place
                     tensor.data = former
+                elif not (is_expanded and torch.equal(tensor, former)):  # an expanded one can't be written to
+                    tensor.copy_(former)
+
+    return put_back
 
 
 def without_trace(model: Any, device: torch.device, block: Callable[[], Any]) -> Any:
@@ -211,7 +216,7 @@ def without_trace(model: Any, device: torch.device, block: Callable[[], Any]) ->
 
     Generators, and what modules have in attributes and buffers, are put back, also where another object took the place.
     """
-    contents = ModuleContents(model, model.buffers())
+    put_back = keep_modules(model, model.buffers())
     set_stance = getattr(torch.compiler, "set_stance", None)  # torch before 2.6 has none
     try:
         with inferring(model, device):
@@ -220,4 +225,4 @@ def without_trace(model: Any, device: torch.device, block: Callable[[], Any]) ->
             with set_stance("force_eager"):  # nothing shall be compiled for the block's shapes
                 return block()
     finally:
-        contents.put_back()
+        put_back()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from ..embed import ModuleContents
+from ..embed import keep_modules
 from ..engine import warn_of_idle
 from ..errors import ArgumentError
 from ..messages import counted, warn
@@ -36,7 +36,7 @@ def enter_train_mode(model: Any) -> None:
     """Put a model that is in eval mode into train mode, but for frozen parts, and warn of it."""
     if model.training:
         return
-    contents, modes = ModuleContents(model), [(module, module.training) for module in model.modules()]
+    put_back, modes = keep_modules(model), [(module, module.training) for module in model.modules()]
     try:
         model.train()
         trains = [(module, [parameter.requires_grad for parameter in module.parameters()]) for module, _ in modes]
@@ -51,7 +51,7 @@ def enter_train_mode(model: Any) -> None:
                 UserWarning,
             )
     except Exception:
-        contents.put_back()
+        put_back()
         raise
 
 

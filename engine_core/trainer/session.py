@@ -19,7 +19,7 @@ from ..time import FIELD_OF, Interval, Time
 from .data import Feed, deal
 from .interruption import interruption
 from .loss_log import LossReader
-from .optimizers import Schedule, warn_of_lengths, warn_of_untrained
+from .optimizers import Schedule
 from .precision import Precision
 from .step_sync import StepSync
 from .unread import warn_of_unread
@@ -190,10 +190,6 @@ class Session:
         if number is not None:
             raise interruption(number, self.state.timestamp.batch)
 
-    def look_at_schedules(self) -> None:
-        """Warn of schedulers whose own length is not the run's, unless the previous fit had the same."""
-        self.misfits = warn_of_lengths(self.schedulers, self.misfits, self.state)
-
     def is_training(self) -> bool:
         """Is the model in train mode?"""
         return cast("torch.nn.Module", self.state.model).training
@@ -211,11 +207,6 @@ class Session:
                 "LayerNorm look at each row alone",
                 UserWarning,
             )
-
-    def look_for_untrained(self) -> None:
-        """Warn of trainable parameters that are in no optimizer, unless the previous fit had the same."""
-        model: Any = self.state.model
-        self.untrained = warn_of_untrained(model, self.state.optimizers, self.untrained)
 
     def look_for_unread(self) -> None:
         """Warn once of items of the batch that nothing reads."""
