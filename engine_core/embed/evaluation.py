@@ -91,23 +91,34 @@ class EvaluationMoments:
         called here.
         """
         results = dict[str, Any]()
-        with self.evaluations(model):
+        with self.evaluations(model=model):
             self.eval_start(label, loader)
             yield results
             self.eval_end({f"{label}/{name}": float(value) for name, value in results.items()})
 
     @contextmanager
     def evaluations(
-        self, model: torch.nn.Module, device: torch.device | None = None, phase: Phase = Phase.EVALUATING
+        self,
+        *,
+        model: torch.nn.Module | None = None,
+        device: torch.device | None = None,
+        phase: Phase = Phase.EVALUATING,
     ) -> Iterator[Callable[[], AbstractContextManager[None]]]:
-        """Be in a phase within the block, for any number of evaluations; then all that training has is as before.
+        """Be in any number of evaluations within the block: the model in eval mode, and no gradients; then all is back.
 
-        If the block raises, algorithms undo what they began in it. See `inferring`, also for what this yields.
+        If the block raises, algorithms undo what they began in it. Yield a context for blocks inside of this one that
+        are the caller's: grad mode and, with a device, the global generators are as outside.
+
+        Args:
+            model: if it is not State's, as where that is wrapped.
+            device: put the global generators back too, with that of this device.
+            phase: what the run is doing meanwhile.
         """
         back_to_training, former = self._keep_training(), self.status.phase
+        own: Any = self.state.model if model is None else model
         try:
             self.status.phase = phase
-            with inferring(model, device) as outside, self.engine.restoring():
+            with inferring(own, device) as outside, self.engine.restoring():
                 yield outside
         finally:
             self._back_to_training = None
@@ -142,11 +153,7 @@ class EvaluationMoments:
 def inferring(
     model: torch.nn.Module, device: torch.device | None = None
 ) -> Iterator[Callable[[], AbstractContextManager[None]]]:
-    """Have the model in eval mode and torch without gradients within the block; then both are as before.
-
-    With a device, the global generators are put back too. Yield a context for blocks inside of this one: in these, grad
-    mode and generators are those of the outside.
-    """
+    """Have the model in eval mode and torch without gradients within the block, see `EvaluationMoments.evaluations`."""
     modes = [(module, module.training) for module in model.modules()]
     put_back = _keep_globals(device)
 

@@ -45,13 +45,12 @@ def run_eval(
     position in training, the current batch and the global random generators are restored afterwards.
     """
     session.status.check_can("eval")
-    model: Any = session.state.model
     state, generators = session.state, begun.generators
     former, results = state.metrics, state.results.to_json()
     done = {name.partition("/")[0] for name in begun.results}
     try:
         # Around EVAL_START and EVAL_END: an average is put in last.
-        with at_evaluation(state.optimizers), session.seam.evaluations(model, session.device):
+        with at_evaluation(state.optimizers), session.seam.evaluations(device=session.device):
             state.metrics = dict(begun.results)
             state.results.begin()
             state.results.record(state.metrics, state.timestamp.batch, epochs_done(state))
@@ -118,9 +117,8 @@ def _predict(session: Session, loader: Iterable[Any]) -> Generator[Any, None, No
     """
     session.status.check_can("predict")
     state, seam, eval_timestamp = session.state, session.seam, session.state.eval_timestamp
-    model: Any = state.model
     forward = session.precision.wrap(lambda state, batch: (state.objective.predict(state.model, batch), None))
-    leaving_no_trace = seam.evaluations(model, session.device, Phase.PREDICTING)
+    leaving_no_trace = seam.evaluations(device=session.device, phase=Phase.PREDICTING)
     try:
         with ExitStack() as noting:
             noting.enter_context(signals_noted(state))
@@ -136,10 +134,9 @@ def _predict(session: Session, loader: Iterable[Any]) -> Generator[Any, None, No
                         yield session.precision.full(state.outputs)
                     noting.enter_context(signals_noted(state))
                 seam.eval_end({})
-    except GeneratorExit:
-        raise
     except BaseException as error:  # noqa: BLE001  raised below, mostly as it is
-        raise ends_with(error)  # noqa: B904  to the others this rank's signal is a failure: each predicts on its own
+        # To the others this rank's signal is a failure: each predicts on its own.
+        raise error if isinstance(error, GeneratorExit) else ends_with(error)  # noqa: B904
     finally:
         state.eval_timestamp = eval_timestamp
 
