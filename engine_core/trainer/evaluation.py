@@ -178,8 +178,7 @@ def _forward(state: State, batch: Any) -> tuple[Any, Any]:
             f"eval_forward of {type(model).__name__} returned a {type(given).__name__}; it has to return "
             "(outputs, targets)"
         )
-    outputs, targets = given
-    return outputs, targets
+    return given[0], given[1]
 
 
 class _Measured:

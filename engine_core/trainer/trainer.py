@@ -24,14 +24,7 @@ from ..ranks import Ranks
 from ..registry import as_plugins
 from ..state import State
 from ..time import Interval, Time
-from .arguments import (
-    as_loaders,
-    check_loader,
-    check_model,
-    check_positive,
-    choose_device,
-    new_name,
-)
+from .arguments import as_loaders, check_loader, check_model, check_positive, choose_device, new_name
 from .arguments import progress_bar as bar
 from .data import Feed
 from .evaluation import predictions, run_eval
