@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,7 +54,7 @@ class LossGuard(Callback):
         self._in_a_row = self._skipped = 0
         self._gone_back_to: int | None = None
         self._has_asked = False
-        self._kept: list[_Kept] = []
+        self._kept: list[Callable[[], None]] = []
 
     def init(self, state: State, logger: Logger) -> None:
         """Forget an earlier run."""
@@ -72,8 +72,10 @@ class LossGuard(Callback):
 
     def before_train_batch(self, state: State, logger: Logger) -> None:
         """Keep what the forward pass changes besides gradients: buffers of the model and the loss function."""
+        from ..embed import keep_modules  # noqa: PLC0415  it can be listed without torch
+
         if self.policy != "warn":
-            self._kept = [_Kept(module) for part in _parts(state) for module in part.modules()]
+            self._kept = [keep_modules(part, part.buffers(), attributes=False) for part in _parts(state)]
 
     def after_train_batch(self, state: State, logger: Logger) -> None:
         """Act if the loss or a gradient is not finite."""
@@ -93,8 +95,8 @@ class LossGuard(Callback):
             if self._in_a_row == 1 and what.startswith("the gradient"):
                 warn(f"{what}; training continues", NonFiniteLossWarning)
             return
-        for buffers in kept:
-            buffers.put_back()
+        for put_back in kept:
+            put_back()
         if self.policy == "stop":
             raise NonFiniteLossError(f"{what}; the step was not taken, and the weights are those of the batch before")
         if self._in_a_row > self.limit:
@@ -143,28 +145,6 @@ class LossGuard(Callback):
         self._gone_back_to = batch
         go_back(read_content(Path(latest)))
         return Path(latest)
-
-
-class _Kept:
-    """The buffers of a module and their values at one moment."""
-
-    def __init__(self, module: torch.nn.Module) -> None:
-        self._module = module
-        self._buffers = dict(module._buffers)  # noqa: SLF001  with those that are None yet
-        self._values = {
-            name: buffer.detach().clone()
-            for name, buffer in self._buffers.items()
-            if buffer is not None and not hasattr(buffer, "materialize")  # its shape comes from the first batch
-        }
-
-    def put_back(self) -> None:
-        """Restore the same tensors with their old values, and remove buffers registered since."""
-        for name in self._module._buffers.keys() - self._buffers.keys():  # noqa: SLF001
-            delattr(self._module, name)
-        for name, buffer in self._buffers.items():
-            setattr(self._module, name, buffer)
-            if buffer is not None and name in self._values and not bool((buffer == self._values[name]).all()):
-                buffer.detach().copy_(self._values[name])
 
 
 def _parts(state: State) -> list[Any]:

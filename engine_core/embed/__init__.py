@@ -2,6 +2,7 @@
 
 from .accumulated import Accumulated, factor_of, scale_gradients
 from .adapter import Patched, check_batches, check_names, make_loop, patched
+from .evaluation import keep_modules, without_trace
 from .logits import LogitsLoss, target_keys
 from .loop import EmbeddedLoop
 from .saving import (
@@ -33,6 +34,7 @@ __all__ = [
     "check_names",
     "check_saved",
     "factor_of",
+    "keep_modules",
     "load_part",
     "make_loop",
     "patched",
@@ -43,6 +45,7 @@ __all__ = [
     "scale_gradients",
     "target_keys",
     "what_is_missing",
+    "without_trace",
     "write_part",
     "write_state",
 ]

@@ -82,7 +82,6 @@ class EmbeddedLoop(StepMoments, EvaluationMoments):
         logger: Logger | None = None,
         algorithm_passes: PassArgument | None = None,
     ) -> None:
-        super().__init__()
         state.loop.offers = offers
         self.state = state
         self.engine = Engine(state, Logger() if logger is None else logger, algorithm_passes)

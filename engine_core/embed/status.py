@@ -31,27 +31,17 @@ class Phase(Enum):
 
 
 class BegunEvaluation(NamedTuple):
-    """How far an evaluation is.
+    """How far an evaluation is; if a pause or a signal interrupted it, the next fit finishes it before it trains.
 
     Args:
         results: of the loaders that are done.
         generators: the states of the generators when the loader that is not done began; None: none was interrupted.
+        then: the event at which savers wait for it, if it is owed.
     """
 
     results: dict[str, float] = {}  # noqa: RUF012  nothing writes to it
     generators: Mapping[str, Any] | None = None
-
-
-class OwedEvaluation(NamedTuple):
-    """An evaluation that a pause or a signal interrupted; the next fit finishes it before it trains.
-
-    Args:
-        then: the event at which savers wait for it.
-        begun: how far it is.
-    """
-
-    then: str
-    begun: BegunEvaluation
+    then: str = ""
 
 
 class RunStatus:
@@ -74,19 +64,26 @@ class RunStatus:
         self.phase = Phase.IDLE
         self.evaluated_at: int | None = None
         self.evaluated: int | None = None
-        self.owed: OwedEvaluation | None = None
+        self.owed: BegunEvaluation | None = None
         self.has_ended = self.reopens_epoch = False
         self._state = state
         self._resumed_at: int | None = None
         self._evaluated_before: int | None = None
 
-    def check_can_fit(self) -> None:
-        """Raise EngineError if a fit, an evaluation or a prediction is running."""
-        self._check_not_predicting("fit()")
-        if self.phase is Phase.EVALUATING:
-            raise EngineError("an evaluation is running: fit() can't be called from its events")
-        if self.phase not in (Phase.IDLE, Phase.RESUMED):
-            raise EngineError("fit is already running: it can't be called from its own events")
+    def check_can(self, call: str) -> None:
+        """Raise EngineError unless `fit`, `eval` or `predict` can be called now: in a fit, only `eval` can.
+
+        There, an iterator of `predict` that is left unfinished would let training continue in eval mode.
+        """
+        if self.phase is Phase.PREDICTING:
+            raise EngineError(
+                f"a prediction is running, so {call}() can't be called: take all that the iterator of predict() gives, "
+                "or close() it"
+            )
+        in_evaluation = self.phase is Phase.EVALUATING
+        if in_evaluation or (call != "eval" and self.phase not in (Phase.IDLE, Phase.RESUMED)):
+            what = "an evaluation" if in_evaluation else "fit"
+            raise EngineError(f"{what} is running: {call}() can't be called from its events; call it afterwards")
 
     def begin_fit(self) -> None:
         """Be TRAINING until `end_fit`, and drop the requests made to an earlier fit."""
@@ -102,40 +99,17 @@ class RunStatus:
         """Be IDLE again, whatever ended the fit."""
         self.phase = Phase.IDLE
 
-    def check_can_evaluate(self) -> None:
-        """Raise EngineError if an evaluation or a prediction is running."""
-        self._check_not_predicting("eval()")
-        if self.phase is Phase.EVALUATING:
-            raise EngineError("an evaluation is already running: eval() can't be called from its own events")
-
-    def check_can_predict(self) -> None:
-        """Raise EngineError if anything is running.
-
-        In a fit, an iterator that is left unfinished would let training continue in eval mode.
-        """
-        self._check_not_predicting("predict()")
-        if self.phase not in (Phase.IDLE, Phase.RESUMED):
-            what = "an evaluation" if self.phase is Phase.EVALUATING else "fit"
-            raise EngineError(f"{what} is running: predict() can't be called from its events; call it afterwards")
-
-    def _check_not_predicting(self, called: str) -> None:
-        if self.phase is Phase.PREDICTING:
-            raise EngineError(
-                f"a prediction is running, so {called} can't be called: take all that the iterator of predict() gives, "
-                "or close() it"
-            )
-
     def begin_evaluation(self) -> BegunEvaluation | None:
         """Return how far an interrupted evaluation is; None: there was one at this position."""
         owed, self.owed, self.evaluated = self.owed, None, None
         self._evaluated_before, self.evaluated_at = self.evaluated_at, self._state.timestamp.batch
         if self._evaluated_before == self.evaluated_at:
             return None
-        return BegunEvaluation() if owed is None else owed.begun
+        return owed or BegunEvaluation()
 
     def owe_evaluation(self, then: str, begun: BegunEvaluation) -> None:
         """Note that the evaluation that began was interrupted: it counts only when a later fit has finished it."""
-        self.evaluated_at, self.owed = self._evaluated_before, OwedEvaluation(then, begun)
+        self.evaluated_at, self.owed = self._evaluated_before, begun._replace(then=then)
 
     def resume(self) -> None:
         """Be RESUMED at the current position; the next step is the first with a loaded state."""
@@ -147,15 +121,14 @@ class RunStatus:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs."""
-        then, begun = self.owed or (None, BegunEvaluation())
-        loop = self._state.loop
+        owed, loop = self.owed or BegunEvaluation(), self._state.loop
         asked_to_stop = loop.stop_requested and not loop.pause_requested
         return {
             "evaluated_at": self.evaluated_at,
             "evaluated": self.evaluated,
-            "awaited": then,
-            "found": begun.results,
-            "evaluation": begun.generators,
+            "awaited": owed.then or None,
+            "found": owed.results,
+            "evaluation": owed.generators,
             "stop_requested": asked_to_stop,
             "stop_reason": loop.stop_reason if asked_to_stop else None,
             "has_ended": self.has_ended,
@@ -172,8 +145,8 @@ class RunStatus:
             raise CheckpointError(f"the checkpoint awaits {then!r:.80}, at which nothing is saved")
         results = {str(name): float(value) for name, value in saved["found"].items()}
         self.evaluated = saved.get("evaluated")  # older versions saved none, nor generators
-        begun = BegunEvaluation(results, saved.get("evaluation"))
-        self.evaluated_at, self.owed = saved["evaluated_at"], None if then is None else OwedEvaluation(then, begun)
+        begun = BegunEvaluation(results, saved.get("evaluation"), then or "")
+        self.evaluated_at, self.owed = saved["evaluated_at"], None if then is None else begun
         loop = self._state.loop
         loop.stop_requested = saved["stop_requested"] is True
         why = saved.get("stop_reason")  # older versions saved neither this nor the next

@@ -6,7 +6,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -39,6 +39,18 @@ def check_loader(loader: Any, what: str) -> Any:
     if length_of(loader) == 0:
         raise ArgumentError(f"{what} is empty; with drop_last=True the data has to fill at least one batch")
     return loader
+
+
+def as_loaders(dataloader: Any) -> dict[str, Iterable[Any]]:
+    """Return evaluation loaders by label; a single loader gets the label `eval`."""
+    if dataloader is None:
+        return {}
+    loaders = dict(dataloader) if isinstance(dataloader, Mapping) else {"eval": dataloader}
+    for label, loader in loaders.items():
+        if not isinstance(label, str) or not label or "/" in label:
+            raise ArgumentError(f"an evaluation loader's label has to be a string without '/', not {label!r}")
+        check_loader(loader, f"the evaluation loader {label!r}")
+    return loaders
 
 
 def check_positive(value: Any, what: str, kind: type[int | float]) -> Any:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from ..embed import keep_modules
 from ..engine import warn_of_idle
 from ..errors import ArgumentError
+from ..messages import counted, warn
 from ..objective import check_objective
 from ..state import State
 from ..time import Time
@@ -28,6 +30,29 @@ def check_trainable(state: State) -> None:
     if not any(p.requires_grad for o in state.optimizers for g in o.param_groups for p in g["params"]):
         raise ArgumentError("there is nothing to train: no parameter of the optimizers requires a gradient")
     check_objective(state.objective, state.model)
+
+
+def enter_train_mode(model: Any) -> None:
+    """Put a model that is in eval mode into train mode, but for frozen parts, and warn of it."""
+    if model.training:
+        return
+    put_back, modes = keep_modules(model), [(module, module.training) for module in model.modules()]
+    try:
+        model.train()
+        trains = [(module, [parameter.requires_grad for parameter in module.parameters()]) for module, _ in modes]
+        frozen = {id(part) for module, own in trains if own and not any(own) for part in module.modules()}
+        for module, is_training in modes:
+            if id(module) in frozen:
+                module.training = is_training
+        if changed := sum(module.training and not is_training for module, is_training in modes):
+            warn(
+                f"the model came in eval mode, and fit() has put {counted(changed, 'module', 'modules')} of it into "
+                "train mode; those with parameters that are all frozen stay as they are. Call model.train() before",
+                UserWarning,
+            )
+    except Exception:
+        put_back()
+        raise
 
 
 def run_fit(session: Session, end: Time) -> None:

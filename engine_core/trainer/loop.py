@@ -15,9 +15,10 @@ from ..objective import Loss
 from ..time import Time, Timestamp
 from .averages import mark_of_evaluated
 from .data import BeforeBatch, blame_what_was_loaded, enter_loader, lose_no_batch
+from .evaluation import run_eval
 from .interruption import EvaluationInterrupted
 from .microbatches import place_of, take_part
-from .optimizers import clip_gradients, pass_for_stepped
+from .optimizers import clip_gradients, pass_for_stepped, warn_of_lengths, warn_of_untrained
 from .out_of_memory import explain_out_of_memory, place_in_training
 from .session import Session
 
@@ -45,7 +46,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         """Run epochs until the end, and evaluate again if the last interval is incomplete."""
         enter_loader(state)
         seam.fit_start()
-        session.look_at_schedules()
+        session.misfits = warn_of_lengths(session.schedulers, session.misfits, state)
         if status.owed is not None:
             then = status.owed.then
             evaluate(then)
@@ -123,7 +124,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         try:
             seam.take(move_batch(state.batch, device), state.batch) if moves else seam.take(state.batch)
             if is_first:
-                session.look_for_untrained()
+                session.untrained = warn_of_untrained(state, session.untrained)
             train_batch()
             if is_first:
                 is_first = False
@@ -301,7 +302,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         if begun is None or not state.evaluators:
             return
         try:
-            session.evaluate(state.evaluators, begun, session.is_asked_to_pause)
+            run_eval(session, state.evaluators, session.is_asked_to_pause, begun)
         except EvaluationInterrupted as interruption:
             status.owe_evaluation(then, interruption.begun)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..batch import Batches
+from ..embed import keep_modules
 from ..objective import as_nothing
 from ..state import State
 
@@ -24,9 +25,8 @@ def take_part(state: State, forward: Callable[..., Any], given_of: Callable[...,
     No event is fired, and the model's buffers stay as they are: the rows count once.
     """
     model: Any = state.model
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    put_back = keep_modules(model, model.buffers(), attributes=False)
     outputs = forward(called, state.batch)
     loss = state.objective.counted(given_of(model, outputs, state.batch), outputs, state.batch)
     as_nothing(loss.sum).backward()  # type: ignore[no-untyped-call]
-    for buffer, former in buffers:
-        buffer.copy_(former)
+    put_back()

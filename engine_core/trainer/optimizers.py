@@ -157,14 +157,13 @@ def check_of_loss(optimizers: Iterable[torch.optim.Optimizer], state: State) -> 
             )
 
 
-def warn_of_untrained(
-    model: torch.nn.Module, optimizers: Iterable[torch.optim.Optimizer], known: frozenset[str]
-) -> frozenset[str]:
+def warn_of_untrained(state: State, known: frozenset[str]) -> frozenset[str]:
     """Warn of trainable parameters that are in no optimizer, unless these are the `known` ones; return their names.
 
     Lazy ones, and those that FSDP deals out anew, are left out.
     """
-    trained = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+    model: Any = state.model
+    trained = {id(p) for optimizer in state.optimizers for group in optimizer.param_groups for p in group["params"]}
     if all(id(p) in trained or not p.requires_grad for p in model.parameters()):
         return frozenset()
     dealt = [module for module in model.modules() if _SHARDED & {cls.__name__ for cls in type(module).__mro__}]

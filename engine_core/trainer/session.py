@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
 
-from ..embed import BegunEvaluation, EmbeddedLoop, Phase, RunStatus
+from ..embed import EmbeddedLoop, RunStatus, without_trace
 from ..engine import Engine
 from ..errors import ObjectiveError
 from ..messages import warn
-from ..objective import AT, Loss, as_nothing, couples_rows
+from ..objective import AT, Law, Loss, as_nothing, couples_rows, tolerance_of
 from ..parallel import Parallel, Wrapping
 from ..state import State
 from ..time import FIELD_OF, Interval, Time
 from .data import Feed, deal
-from .evaluation import law_of, run_eval
 from .interruption import interruption
 from .loss_log import LossReader
-from .optimizers import Schedule, at_evaluation, warn_of_lengths, warn_of_untrained
+from .optimizers import Schedule
 from .precision import Precision
 from .step_sync import StepSync
 from .unread import warn_of_unread
@@ -136,7 +134,7 @@ class Session:
         self.measured_at, self.measured = state.timestamp.batch, self.measured + 1
         if not is_due:
             return
-        said = law_of(self).broken_by(batch)
+        said = self.law().broken_by(batch)
         self.law_held = said == ""
         if state.ranks.any(said):
             parts = "on several ranks" if self.microbatch_size is None else "in microbatches"
@@ -144,6 +142,12 @@ class Session:
                 f"{said or 'another rank found that its loss does not add up'}; until then it can't be trained "
                 f"{parts}. Objective(check=False) switches this off"
             )
+
+    def law(self, *, in_eval: bool = False) -> Law:
+        """Return the law of the run's loss, in training or in evaluations."""
+        state, model = self.state, cast("Any", self.state.model)
+        run = self.precision.wrap(lambda block: without_trace(model, self.device, block))
+        return Law(state.objective, model, run, state.ranks.any, tolerance_of(state.precision, self.device), in_eval)
 
     def adds_up(self) -> bool:
         """Is it known that microbatches give the gradients of the batch?"""
@@ -186,10 +190,6 @@ class Session:
         if number is not None:
             raise interruption(number, self.state.timestamp.batch)
 
-    def look_at_schedules(self) -> None:
-        """Warn of schedulers whose own length is not the run's, unless the previous fit had the same."""
-        self.misfits = warn_of_lengths(self.schedulers, self.misfits, self.state)
-
     def is_training(self) -> bool:
         """Is the model in train mode?"""
         return cast("torch.nn.Module", self.state.model).training
@@ -208,30 +208,8 @@ class Session:
                 UserWarning,
             )
 
-    def look_for_untrained(self) -> None:
-        """Warn of trainable parameters that are in no optimizer, unless the previous fit had the same."""
-        model: Any = self.state.model
-        self.untrained = warn_of_untrained(model, self.state.optimizers, self.untrained)
-
     def look_for_unread(self) -> None:
         """Warn once of items of the batch that nothing reads."""
         if not self.has_looked_at_items:
             self.has_looked_at_items = True
             warn_of_unread(self.state, self.engine)
-
-    def evaluate(
-        self,
-        loaders: Mapping[str, Iterable[Any]],
-        begun: BegunEvaluation = BegunEvaluation(),  # noqa: B008  a tuple
-        ends: Callable[[], bool] | None = None,
-    ) -> dict[str, float]:
-        """Evaluate on loaders by label while the training clock stands still; for `begun` and `ends` see `run_eval`."""
-        self.status.check_can_evaluate()
-        started_s, former = time.perf_counter(), self.status.phase
-        self.status.phase = Phase.EVALUATING
-        try:
-            with at_evaluation(self.state.optimizers):  # around EVAL_START and EVAL_END: an average is put in last
-                return run_eval(self, loaders, begun, ends)
-        finally:
-            self.status.phase = former
-            self.seam.counted_s += time.perf_counter() - started_s

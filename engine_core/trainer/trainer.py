@@ -24,24 +24,17 @@ from ..ranks import Ranks
 from ..registry import as_plugins
 from ..state import State
 from ..time import Interval, Time
-from .arguments import (
-    check_loader,
-    check_model,
-    check_positive,
-    choose_device,
-    new_name,
-)
+from .arguments import as_loaders, check_loader, check_model, check_positive, choose_device, new_name
 from .arguments import progress_bar as bar
 from .data import Feed
-from .evaluation import as_loaders, enter_train_mode
-from .fitting import check_trainable, run_fit
+from .evaluation import predictions, run_eval
+from .fitting import check_trainable, enter_train_mode, run_fit
 from .initialising import initialise
 from .interruption import ended_together, ending_together, signals_noted
 from .loss_log import LossReader
 from .metrics import check_metrics
 from .optimizers import begin_training, check_optimizers, check_schedulers
 from .precision import Precision
-from .prediction import predictions
 from .resume import Loading, describe_run, find_resumed, start_over
 from .session import Session
 
@@ -211,7 +204,7 @@ class Trainer:
             EngineError: if a fit or an evaluation is running.
         """
         self._check_open()
-        self._session.status.check_can_fit()  # before anything changes
+        self._session.status.check_can("fit")  # before anything changes
         check_trainable(self.state)
         end = self._end_of_fit(duration)
         if end is None:
@@ -240,9 +233,9 @@ class Trainer:
         check_objective(self.state.objective, self.state.model)
         session = self._session
         if session.status.phase not in (Phase.IDLE, Phase.RESUMED):  # a fit, which a signal ends at its own batch
-            return session.evaluate(loaders)
+            return run_eval(session, loaders)
         with signals_noted(self.state, session.together):
-            return session.evaluate(loaders, ends=session.is_signalled)
+            return run_eval(session, loaders, session.is_signalled)
 
     @property
     def results(self) -> dict[str, dict[str, Any]]:

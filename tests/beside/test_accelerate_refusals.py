@@ -83,7 +83,7 @@ def test_in_an_evaluation_nothing_else_is():
 
 def test_fit_is_not_called_within_fit():
     run = Run()
-    with run.fit(), pytest.raises(EngineError, match="fit is already running"), run.fit():
+    with run.fit(), pytest.raises(EngineError, match="fit is running: fit"), run.fit():
         pass
 
 

@@ -47,10 +47,19 @@ class OverTime(nn.Module):
         return outputs
 
 
+class WithExpanded(nn.Linear):
+    """Has a buffer that can't be written to."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 3)
+        self.register_buffer("wide", torch.zeros(3).expand(2, 3))
+
+
 IN_TIME = [(torch.randn(8, 2, 4), torch.randn(8, 2, 3))]
 ADDS_NOTHING = "so parts don't add up to the batch: return engine_core.Loss"
 BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "mean of tokens": ({"loss_fn": by_tokens}, ADDS_NOTHING),
+    "an expanded buffer": ({"loss_fn": by_tokens, "model": WithExpanded}, ADDS_NOTHING),
     "time first": ({"loss_fn": by_elements, "data": IN_TIME, "model": OverTime}, ADDS_NOTHING),
     "pairs of rows, as (8, 1) and (8,) are broadcast": (
         {"loss_fn": nn.MSELoss(), "data": [(torch.randn(8, 4), torch.randn(8))], "model": lambda: nn.Linear(4, 1)},

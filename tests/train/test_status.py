@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from engine_core import Callback, Logger, State, Timestamp
-from engine_core.embed.status import BegunEvaluation, OwedEvaluation, Phase, RunStatus
+from engine_core.embed.status import BegunEvaluation, Phase, RunStatus
 from engine_core.errors import CheckpointError, EngineError
 from engine_core.state import LoopControl
 
@@ -32,7 +32,7 @@ def test_a_fit_is_training_and_idle_again_whatever_ends_it() -> None:
 def test_after_an_evaluation_the_run_is_what_it_was(phase: Phase) -> None:
     def evaluates_again(state: State) -> None:
         assert status.phase is Phase.EVALUATING
-        with pytest.raises(EngineError, match="an evaluation is already running"):
+        with pytest.raises(EngineError, match=r"an evaluation is running: eval\(\) can't be called .*; call it aft"):
             made.eval()
 
     made = trainer(eval_dataloader=batches(8), callbacks=at("eval_start", evaluates_again))
@@ -45,8 +45,8 @@ def test_after_an_evaluation_the_run_is_what_it_was(phase: Phase) -> None:
 @pytest.mark.parametrize(
     ("phase", "message"),
     [
-        (Phase.TRAINING, "fit is already running"),
-        (Phase.STEPPING, "fit is already running"),
+        (Phase.TRAINING, "fit is running: fit"),
+        (Phase.STEPPING, "fit is running: fit"),
         (Phase.EVALUATING, "an evaluation is running: fit"),
     ],
 )
@@ -55,7 +55,7 @@ def test_a_fit_in_a_fit_or_in_an_evaluation_is_refused_and_forgets_no_request(ph
     status = RunStatus(state)
     status.phase = phase
     with pytest.raises(EngineError, match=message):
-        status.check_can_fit()
+        status.check_can("fit")
     assert (status.phase, state.loop.stop_requested) == (phase, True)
 
 
@@ -88,7 +88,7 @@ def test_only_the_step_at_the_position_that_was_loaded_is_the_first_one() -> Non
 def test_what_is_owed_and_a_stop_survive_a_checkpoint_and_a_pause_does_not() -> None:
     state = State(loop=LoopControl(stop_requested=True, pause_requested=True))
     status, other = RunStatus(state), RunStatus(State())
-    status.evaluated_at, status.owed = 3, OwedEvaluation("epoch_checkpoint", BegunEvaluation({"eval/loss": 0.5}))
+    status.evaluated_at, status.owed = 3, BegunEvaluation({"eval/loss": 0.5}, None, "epoch_checkpoint")
     other.load_state_dict(status.state_dict())
     assert (other.evaluated_at, other.owed) == (3, status.owed)
     assert status.state_dict()["stop_requested"] is False
@@ -104,8 +104,8 @@ def test_an_interrupted_evaluation_is_owed_with_its_results_and_counts_only_when
     assert status.begin_evaluation() == BegunEvaluation()
     begun = BegunEvaluation({"eval/loss": 0.5}, {"own": []})
     status.owe_evaluation("batch_checkpoint", begun)
-    assert (status.evaluated_at, status.owed) == (3, OwedEvaluation("batch_checkpoint", begun))
-    assert status.begin_evaluation() == begun
+    assert (status.evaluated_at, status.owed) == (3, (*begun[:2], "batch_checkpoint"))
+    assert status.begin_evaluation() == (*begun[:2], "batch_checkpoint")
     assert (status.evaluated_at, status.owed, status.begin_evaluation()) == (5, None, None)
 
 
@@ -119,7 +119,7 @@ class FitsAgain(Callback):
 
     def after_forward(self, state: State, logger: Logger) -> None:
         before = self.now()
-        with pytest.raises(EngineError, match="is already running: it can't"):
+        with pytest.raises(EngineError, match=r"fit is running: fit\(\) can't be called from its events"):
             self.trainer.fit("5ep")
         self.seen.append((before, self.now()))
 

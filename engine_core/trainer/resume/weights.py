@@ -9,10 +9,10 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from ...checkpoint import StoredTensor
+from ...embed import keep_modules
 from ...errors import CheckpointError, CheckpointWarning, suggestion
 from ...messages import cause_of, enumerated, warn
 from ...parallel import shard_like
-from ..evaluation import ModuleContents
 from ..session import Session
 
 _SHOWN = 5
@@ -34,12 +34,12 @@ def load_weights(
     """
     own = model.state_dict()
     unlike = _unlike(own, weights, casts=casts)
-    before = ModuleContents(model, [*model.parameters(), *model.buffers()]) if unlike else None
+    put_back = keep_modules(model, [*model.parameters(), *model.buffers()]) if unlike else None
     refused, said = _refused(model, own, weights, unlike, casts=casts)
     if not refused and not said:
         return True
-    if before is not None:
-        before.put_back()
+    if put_back is not None:
+        put_back()
     lines = [*_lines(refused, own, weights), *filter(None, [said])]
     if strict or not refused:
         raise CheckpointError("\n  ".join(["the weights are another model's:", *lines]))
@@ -47,7 +47,7 @@ def load_weights(
     fitting = {**own, **{name: value for name, value in weights.items() if name not in refused}}
     error, _ = _loaded(model, own, fitting)
     if error is not None:
-        before.put_back()  # type: ignore[union-attr]  # something was unlike
+        put_back()  # type: ignore[misc]  # something was unlike
         raise CheckpointError(f"the model can't load the weights that fit: {cause_of(error)}") from error
     return False
 

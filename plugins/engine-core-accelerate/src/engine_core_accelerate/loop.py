@@ -86,7 +86,7 @@ class EngineLoop:
     def fit(self, model: Any, optimizer: Any, loader: Any = None, scheduler: Any = None) -> Iterator[None]:
         """Train inside of this with what `prepare` returned; several optimizers are a list, and so are schedulers."""
         loop, state, accelerator = self.loop, self.state, self.accelerator
-        loop.status.check_can_fit()
+        loop.status.check_can("fit")
         if any(other.loop.status.phase is not embed.Phase.IDLE for other in self._loops):
             raise EngineError("another EngineLoop of this accelerator is in a fit: end it, or make another accelerator")
         if not isinstance(model, torch.nn.Module):
