@@ -29,7 +29,6 @@ from ..logger import Logger
 from ..objective import Objective
 from ..parallel import join, spread_of
 from ..randomness import check_seed, seed_generators
-from ..registry import Registry
 from ..state import State
 from ..trainer import Trainer
 
@@ -197,15 +196,13 @@ def _metrics_of(config: Config) -> dict[str, Any]:
 
 def _import_all(config: Config) -> None:
     """Import everything that is named, so that import errors come first and nothing is made before seeding."""
-    registry = Registry.scan()
-    for index, entry in enumerate(config.algorithms):
-        import_plugin("algorithms", entry, config.place("algorithms", index), registry)
+    for listed in config.entries("algorithms"):
+        import_plugin("algorithms", *listed)
     for section in ("model", "data", "loss", "optimizer"):
         if (target := getattr(config, section)) is not None:
             find_target(target.target, config.place(section))
-    for section in ("eval_data", "metrics"):
-        for name, target in getattr(config, section).items():
-            find_target(target.target, config.place(section, name))
+    for target, place in config.entries("eval_data", "metrics"):
+        find_target(target.target, place)
 
 
 def savers_of(config: Config, folder: Path, callbacks: Iterable[Any]) -> list[CheckpointSaver]:
@@ -238,7 +235,7 @@ def _check_results(config: Config) -> None:
             _check_result(config, name, config.place("results", way, index))
             if name in config.results.higher and name in config.results.lower:
                 place = config.place("results", way, index)
-                raise place.error(f"{name!r} is both under lower and under higher: give it once", name)
+                raise place.error(f"{name!r} is both under lower and under higher: give it once")
 
 
 def _check_result(config: Config, name: str, place: Place) -> None:
@@ -246,4 +243,4 @@ def _check_result(config: Config, name: str, place: Place) -> None:
     label, _, rest = name.partition("/")
     if (rest if label in labels else name).partition("/")[0] not in metrics:
         known = [f"{label}/{metric}" for label in labels for metric in metrics]
-        raise place.error(f"no evaluation has a result {name!r}{did_you_mean(name, known)}", name)
+        raise place.error(f"no evaluation has a result {name!r}{did_you_mean(name, known)}")

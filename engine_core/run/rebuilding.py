@@ -123,7 +123,7 @@ def _build(source: Source, entry: Mapping[str, Any]) -> Any:
     registry, given = _check_installed(entry), config.algorithms[place]
     if given.name is not None:  # a PluginError if it is disabled, as without a config
         registry.find("algorithms", given.name)
-    return build_plugin("algorithms", given, config.place("algorithms", place), registry)
+    return build_plugin("algorithms", given, config.place("algorithms", place))
 
 
 def _install(source: Source, entry: Mapping[str, Any]) -> Any:
