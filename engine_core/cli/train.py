@@ -111,7 +111,7 @@ def train(
             context.meta[LAST_LINES] = lines if showing.has_text else []
             raise
         resume = resume_command(context, run.folder)
-        run.diary.end_with(ending, code_of(ending), resume)
+        run.reporter.end_with(ending, code_of(ending), resume)
     if showing.has_text:
         assert ending.results is not None
         click.echo("\n".join([*result_lines(ending.results), *last_lines(ending, resume)]))
@@ -162,7 +162,7 @@ def _fail(
         out = context.params["out"]
         return [f"resume: {resume_command(context, out)}"] if isinstance(error, SameRunError) else []
     ending, resume = run.end(error), resume_command(context, run.folder)
-    run.diary.end_with(ending, code_of(error), resume)
+    run.reporter.end_with(ending, code_of(error), resume)
     results = [] if ending.results is None else result_lines(ending.results)
     return [*results, *last_lines(ending, resume)]
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import yaml
 
@@ -176,7 +176,7 @@ class _Loader(yaml.SafeLoader):
     """
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - PyYAML's own way to hold them
-    yaml_constructors: dict[str | None, Any] = {None: yaml.SafeLoader.construct_undefined}  # noqa: RUF012
+    yaml_constructors: ClassVar[dict[Any, Any]] = {None: yaml.SafeLoader.construct_undefined}
     _count = 0
 
     def tree(self, node: Any, level: int = 0) -> Node:
@@ -239,8 +239,8 @@ for _tag, _pattern, _first, _make in (
     ("merge", r"<<", ["<"], yaml.SafeLoader.construct_undefined),
 ):
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), _first)
-    _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _make)
-_Loader.add_constructor("tag:yaml.org,2002:str", yaml.SafeLoader.construct_yaml_str)
+    _Loader.yaml_constructors[f"tag:yaml.org,2002:{_tag}"] = _make
+_Loader.yaml_constructors["tag:yaml.org,2002:str"] = yaml.SafeLoader.construct_yaml_str
 
 
 def apply_overrides(source: SourceFile, overrides: Iterable[str]) -> SourceFile:

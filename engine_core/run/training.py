@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from ..callback import Callback, saver_folders
+from ..callback import saver_folders
 from ..checkpoint import has_checkpoint
 from ..config import Config
 from ..errors import CheckpointError, CheckpointWarning, OrderError
 from ..explain import explain_engine
-from ..files import cannot_write, write_whole
-from ..logger import Logger
+from ..files import write_whole
 from ..loggers.run_files import RunFiles
 from ..manifest import NAME as MANIFEST
 from ..manifest import SCHEMA
@@ -22,14 +21,11 @@ from ..messages import enumerated, warn
 from ..parallel import join, spread_of
 from ..ranks import Ranks
 from ..signals import SignalGuard
-from ..state import State
 from ..time import Timestamp
 from ..trainer import Trainer, clock_in, describe, ending_together, is_between_batches, versions_of
-from .diary import Diary
-from .folder import choose_folder, claimed, settle
-from .making import check_can_train, make_trainer, parallel_of
-from .models import remove_model, write_model
-from .outcome import Ending, RunResults, as_json, latest_of, results_of, timing_of
+from .build import check_can_train, make_trainer, parallel_of
+from .folder import FolderReporter, choose_folder, settle
+from .result import Ending, RunResults, as_json, latest_of, results_of, timing_of, write_model
 
 
 class Run:
@@ -64,11 +60,11 @@ class Run:
         self.ranks = join(spread_of(parallel_of(config)), config.trainer.device)
         self.folder, self.config = _settled(config, folder, self.ranks)
         self._files = RunFiles(self.folder)
-        self.diary, self._begin = Diary(self._files, hand_on), _Begin(self.folder)
+        self.reporter = FolderReporter(self._files, hand_on)
         self.trainer = make_trainer(
             self.config,
             loggers=[self._files],
-            callbacks=[self._begin, self.diary],
+            callbacks=[self.reporter],
             profile={"path": profile} if timing or profile is not None else None,
             folder=self.folder,
             watch=watch,
@@ -83,15 +79,11 @@ class Run:
 
         After an exception, which passes, `end` says it.
         """
-        trainer, folder = self.trainer, self.folder
+        trainer = self.trainer
         with trainer:
             # First: an impossible order is found before there is a folder.
             described = as_json(_manifest(self.config, trainer))
-            again = self.config.trainer.autoresume
-            with (
-                claimed(folder, self.ranks, described, again=again) as self._begin.write,
-                self.diary.noting_warnings(),
-            ):
+            with self.reporter.claiming(self.ranks, described, again=self.config.trainer.autoresume):
                 trainer.fit()
             # A first signal waits until what a complete fit leaves is written; then there is nothing to end.
             with SignalGuard(lambda _: None):
@@ -115,10 +107,10 @@ class Run:
             status = "failed"
         elif self._results is not None and self._results.is_paused:
             status = "paused"
-        if status != "finished" and (timing := timing_of(self.trainer)) is not None:
-            self.diary.tell_timing(timing)
         model, average = self._written
         state = self.trainer.state
+        if status != "finished" and (timing := timing_of(self.trainer)) is not None:
+            self.reporter.emit({**self.reporter.event("timing", state), **timing})
         return Ending(
             status=status,
             folder=self.folder if (self.folder / MANIFEST).exists() else None,
@@ -136,12 +128,11 @@ class Run:
 
         One that was cut off after its last checkpoint leaves the rest now.
         """
-        if self._begin.has_begun:
-            return False
-        if (self.folder / "results.json").exists():
-            return True
-        for each in (self._begin, self._files):
-            each.fit_start(self.trainer.state, self.trainer.logger)
+        if not self.reporter.has_begun:
+            if (self.folder / "results.json").exists():
+                return True
+            self.reporter.begin()
+            self._files.fit_start(self.trainer.state, self.trainer.logger)
         return False
 
     def _write_rest(self, results: RunResults) -> None:
@@ -201,9 +192,9 @@ def train(
     try:
         ending = run.train()
     except BaseException as error:
-        run.diary.end_with(run.end(error))
+        run.reporter.end_with(run.end(error))
         raise
-    run.diary.end_with(ending)
+    run.reporter.end_with(ending)
     assert ending.results is not None
     if ending.results.is_paused and ending.lost:
         raise CheckpointError("; ".join(ending.lost))
@@ -215,38 +206,12 @@ def train(
 def _settled(config: Config, folder: Path | str | None, ranks: Ranks) -> tuple[Path, Config]:
     """Return the run's folder and its config with a name and a seed, as rank 0 chooses them."""
 
-    def choose() -> tuple[str, int | None, str | None]:
+    def choose() -> tuple[str, dict[str, Any]]:
         chosen = choose_folder(config, folder)
-        settings = settle(config, chosen).trainer
-        return str(chosen), settings.seed, settings.run_name
+        return str(chosen), settle(config, chosen)
 
-    chosen, seed, run_name = ranks.decide(choose)
-    settings = config.trainer.model_copy(update={"seed": seed, "run_name": run_name})
-    return Path(chosen), config.model_copy(update={"trainer": settings})
-
-
-class _Begin(Callback):
-    """Begins an attempt in the folder, once savers have made sure that no other run is here.
-
-    Its manifest takes the place of the former one, and what that attempt left at its end goes: training goes past it.
-    """
-
-    every_rank = False
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.write: Callable[[], None] = lambda: None
-        self.has_begun = False
-
-    def fit_start(self, state: State, logger: Logger) -> None:
-        """Write the one, and remove the other."""
-        self.has_begun = True
-        try:
-            self.write()
-            remove_model(self._folder)
-            (self._folder / "results.json").unlink(missing_ok=True)
-        except OSError as error:
-            raise cannot_write(error, f"can't write to {str(self._folder)!r}: {error}") from error
+    chosen, settled = ranks.decide(choose)
+    return Path(chosen), config.model_copy(update={"trainer": config.trainer.model_copy(update=settled)})
 
 
 def _short(path: Path | None, folder: Path) -> Path | None:

@@ -22,9 +22,9 @@ from ..config import Config
 from ..errors import ArgumentError
 from ..parallel import join, spread_of
 from ..trainer import ending_together
+from .build import assemble, check_can_train, make_parts, parallel_of, savers_of
 from .folder import choose_folder
-from .making import assemble, check_can_train, make_parts, parallel_of, savers_of
-from .models import write_model
+from .result import write_model
 
 
 @dataclass(frozen=True)
