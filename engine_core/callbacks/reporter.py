@@ -6,6 +6,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -47,15 +48,16 @@ class RunReporter(Callback):
         self._write = write
         self._last: dict[str, Any] | None = None
         self._results: dict[str, Any] = {}
-        self._begin()
-
-    def _begin(self) -> None:
-        from ..objective import LossMeter  # noqa: PLC0415  it can be listed without torch
-
         self._started_s: float | None = None
         self._earlier_s = 0.0
         self.is_fitting = False
-        self.loss = LossMeter()
+
+    @cached_property
+    def loss(self) -> Any:
+        """The losses since the last evaluation."""
+        from ..objective import LossMeter  # noqa: PLC0415  it needs torch, and a run that never began has no loss
+
+        return LossMeter()
 
     def emit(self, event: dict[str, Any]) -> None:
         """Hand on an event."""
@@ -63,7 +65,8 @@ class RunReporter(Callback):
 
     def init(self, state: State, logger: Logger) -> None:
         """Forget an earlier run."""
-        self._begin()
+        self._started_s, self._earlier_s, self.is_fitting = None, 0.0, False
+        self.__dict__.pop("loss", None)
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Start the clock and report what the run is, once."""

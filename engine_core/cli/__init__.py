@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from typing import Any
 
 import click
 
-from ..errors import EngineError
+from ..errors import EngineError, RankError
 from ..messages import escaped
 from ..registry import CORE, Registry
-from .ending import LAST_LINES, code_of, in_words, is_first_here, is_told_elsewhere
-from .groups import CommandGroup
+from .groups import LAST_LINES, CommandGroup, code_of, is_first, is_first_here, is_told_elsewhere
 
 __all__ = ["main"]
 
@@ -45,7 +45,8 @@ def _show(error: BaseException, *, has_more: bool) -> bool:
     """Print what went wrong, if lines follow or a message is enough; return whether that was done."""
     notes = [*getattr(error, "__notes__", ())]
     if isinstance(error, EngineError):
-        click.ClickException("\n".join([in_words(error), *notes])).show()
+        rank = "" if is_first() or isinstance(error, RankError) else f"rank {os.environ['RANK']}: "
+        click.ClickException("\n".join([f"{rank}{error}", *notes])).show()
     elif isinstance(error, KeyboardInterrupt):
         if not has_more:
             click.echo("\n".join(["interrupted", *notes]), err=True)

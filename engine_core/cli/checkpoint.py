@@ -12,7 +12,7 @@ import click
 from ..errors import CheckpointError
 from ..messages import aligned
 from ..registry import Origin, display_name
-from .groups import CommandGroup, GivenPath
+from .groups import WEIGHTS, CommandGroup, GivenPath
 
 PATH = click.argument("path", type=GivenPath())
 
@@ -63,12 +63,7 @@ def verify(path: Path) -> None:
 @checkpoint.command(epilog="\b\nExample:\n  engine-core checkpoint export runs/baseline weights.safetensors")
 @PATH
 @click.argument("to", type=GivenPath())
-@click.option(
-    "--weights",
-    type=click.Choice(["evaluated", "trained"]),
-    default="evaluated",
-    help="Those that evaluations used, which are an average if an algorithm kept one; or those that were trained.",
-)
+@WEIGHTS
 def export(path: Path, to: Path, weights: str) -> None:
     """Write the model's weights to a separate safetensors file."""
     from ..checkpoint import export_weights, read_resolved  # noqa: PLC0415

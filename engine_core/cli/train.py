@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import signal
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from ..callbacks.progress import ProgressBar
-from ..callbacks.reporter import RunReporter, as_line, header_lines
+from ..callbacks.reporter import RunReporter, as_line, clock, header_lines
 from ..config import Config, ParallelSettings, check_plugins, load_config, override
 from ..errors import SameRunError
 from ..examples import EXAMPLES, find_example
-from ..messages import enumerated
+from ..messages import aligned, counted, enumerated
 from ..signals import SignalGuard
-from .ending import LAST_LINES, RememberingCommand, code_of, is_first, last_lines, result_lines, resume_command
-from .groups import GivenPath
+from .groups import LAST_LINES, NOT_WHOLE, PAUSED, GivenPath, code_of, is_first
 from .streams import LEVELS, Showing, import_beside
 
 if TYPE_CHECKING:
-    from ..run import Run
+    from ..run import Ending, Run, RunResults
+
+_GIVEN = "engine_core.given"
+_PLACES = ("--out", "--load")
+
+
+class _RememberingCommand(click.Command):
+    """Keeps its arguments as they were given, in `context.meta`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep them, and parse them."""
+        ctx.meta[_GIVEN] = list(args)
+        return super().parse_args(ctx, args)
 
 
 @click.command(
-    cls=RememberingCommand,
+    cls=_RememberingCommand,
     epilog="\b\nExamples:\n"
     "  engine-core train --example digits --max-duration 1ep\n"
     "  engine-core train run.yaml --out runs/baseline --seed 1\n"
@@ -110,12 +124,13 @@ def train(
             lines = _fail(context, run, error, write)
             context.meta[LAST_LINES] = lines if showing.has_text else []
             raise
-        resume = resume_command(context, run.folder)
-        run.reporter.end_with(ending, code_of(ending), resume)
+        resume = _resume_command(context, run.folder)
+        code = NOT_WHOLE if ending.lost else PAUSED if ending.status == "paused" else 0
+        run.reporter.end_with(ending, code, resume)
     if showing.has_text:
         assert ending.results is not None
-        click.echo("\n".join([*result_lines(ending.results), *last_lines(ending, resume)]))
-    context.exit(code_of(ending))
+        click.echo("\n".join([*result_lines(ending.results), *_last_lines(ending, resume)]))
+    context.exit(code)
 
 
 def _read(path: Path, overrides: Sequence[str], settings: dict[str, Any]) -> Config:
@@ -160,11 +175,11 @@ def _fail(
         if write is not None:
             RunReporter(write).end("failed", code_of(error))
         out = context.params["out"]
-        return [f"resume: {resume_command(context, out)}"] if isinstance(error, SameRunError) else []
-    ending, resume = run.end(error), resume_command(context, run.folder)
+        return [f"resume: {_resume_command(context, out)}"] if isinstance(error, SameRunError) else []
+    ending, resume = run.end(error), _resume_command(context, run.folder)
     run.reporter.end_with(ending, code_of(error), resume)
     results = [] if ending.results is None else result_lines(ending.results)
-    return [*results, *last_lines(ending, resume)]
+    return [*results, *_last_lines(ending, resume)]
 
 
 def _terminate(number: int) -> None:
@@ -177,3 +192,99 @@ def _watch(config: Config, showing: Showing) -> list[Any] | None:
     if not showing.has_progress:
         return []
     return [ProgressBar(show=True)] if config.trainer.progress_bar == "auto" else None
+
+
+def _resume_command(context: click.Context, folder: Path) -> str:
+    """Return the command as it was given, quoted for a shell, with what makes it resume the run in the folder."""
+    given: list[str] = context.meta[_GIVEN]
+    end = given.index("--") if "--" in given else len(given)  # what follows are not options
+    words = [*_without_places(given[:end]), "--out", str(folder), "--autoresume", *given[end:]]
+    return f"{_launcher(context)} {shlex.join(words)}"
+
+
+def _launcher(context: click.Context) -> str:
+    """Return how the command was started: by torchrun, or as it is."""
+    size, here = (os.environ.get(name, "1") for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    if "TORCHELASTIC_RUN_ID" not in os.environ or size == "1":
+        return context.command_path
+    nodes = "" if size == here else f"--nnodes {int(size) // int(here)} "
+    return f"torchrun {nodes}--nproc-per-node {here} -m engine_core {context.info_name}"
+
+
+def _without_places(given: Sequence[str]) -> Iterator[str]:
+    words = iter(given)
+    for word in words:
+        if word in _PLACES:
+            next(words, None)
+        elif word != "--autoresume" and not word.startswith(tuple(f"{name}=" for name in _PLACES)):
+            yield word
+
+
+def result_lines(results: RunResults) -> list[str]:
+    """Return a run's results, how often each algorithm ran, and its time."""
+    averaged = [] if results.weights == "trained" else [("weights evaluated", results.weights)]
+    runs, events = Counter[str](), Counter[str]()
+    for key, count in results.algorithms.items():
+        name, _, event = key.partition("/")
+        runs[name] += count
+        events[name] += bool(event)
+    done = [
+        counted(results.epochs, "epoch", "epochs"),
+        counted(results.batches, "batch", "batches"),
+        counted(results.samples, "sample", "samples"),
+    ]
+    values = ((name, _number(v), *_best(results.best.get(name))) for name, v in sorted(results.metrics.items()))
+    sections: dict[str, list[tuple[str, ...]]] = {
+        "results": [*values, *averaged],
+        "algorithms": [(name, counted(events[name], "event", "events"), f"{n}x") for name, n in runs.items()],
+        "time": [
+            ("trained", ", ".join(done)),
+            ("time", f"{results.seconds:.1f} s" if results.seconds < 60 else clock(results.seconds)),
+            ("samples/s", f"{results.samples_per_second:,.0f}"),
+        ],
+    }
+    return [line for title, rows in sections.items() if rows for line in (title, *(f"  {r}" for r in aligned(rows)))]
+
+
+def _best(best: Mapping[str, Any] | None) -> tuple[str, ...]:
+    if best is None:
+        return ()
+    return f"best {_number(best['value'])}", f"epoch {best['epoch']:,}, batch {best['step']:,}"
+
+
+def _number(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _last_lines(ending: Ending, resume: str) -> list[str]:
+    """Return what to print last."""
+    if ending.status == "failed" and not ending.batch:  # refused before it trained: the error says it all
+        return []
+    whole = ending.status == "finished"
+    why = f": {ending.why}" if ending.why else ""
+    what = "stopped" if whole else ending.status
+    lines = [] if whole and not why else [f"{what} at batch {ending.batch}{why}"]
+    lines += [f"not saved: {message}" for message in ending.lost]
+    if ending.folder is None:
+        return lines
+    lines += _on_weights(ending)
+    if ending.checkpoint is not None:
+        lines += [
+            f"latest checkpoint: {ending.checkpoint}",
+            *([] if whole else [f"resume: {resume}"]),
+        ]
+    elif not whole:
+        lines.append("no checkpoint was saved, so the run can't be resumed")
+    return [*lines, f"results in {ending.folder}"] if whole else lines
+
+
+def _on_weights(ending: Ending) -> list[str]:
+    load = f"load it: engine_core.load_model({str(ending.folder)!r}, trust=True)"
+    if ending.model is None:
+        causes = {"failed": "the run failed", "interrupted": "the run was cut off"}
+        is_told = any(message.startswith("no model") for message in ending.lost)
+        cause = None if is_told else causes.get(ending.status)
+        why = [] if cause is None else [f"no model was written, since {cause}"]
+        return [*why, *([load] if ending.checkpoint is not None else [])]
+    average = [] if ending.average is None else [f"averaged weights, which were evaluated: {ending.average}"]
+    return [f"model: {ending.model}", *average, load]

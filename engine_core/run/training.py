@@ -18,12 +18,11 @@ from ..loggers.run_files import RunFiles
 from ..manifest import NAME as MANIFEST
 from ..manifest import SCHEMA
 from ..messages import enumerated, warn
-from ..parallel import join, spread_of
 from ..ranks import Ranks
 from ..signals import SignalGuard
 from ..time import Timestamp
 from ..trainer import Trainer, clock_in, describe, ending_together, is_between_batches, versions_of
-from .build import check_can_train, make_trainer, parallel_of
+from .build import join_ranks, make_trainer
 from .folder import FolderReporter, choose_folder, settle
 from .result import Ending, RunResults, as_json, latest_of, results_of, timing_of, write_model
 
@@ -56,8 +55,7 @@ class Run:
         watch: Iterable[Any] | None = None,
         hand_on: Callable[[str], object] = lambda _: None,
     ) -> None:
-        check_can_train(config)
-        self.ranks = join(spread_of(parallel_of(config)), config.trainer.device)
+        self.ranks = join_ranks(config)
         self.folder, self.config = _settled(config, folder, self.ranks)
         self._files = RunFiles(self.folder)
         self.reporter = FolderReporter(self._files, hand_on)
@@ -138,9 +136,8 @@ class Run:
     def _write_rest(self, results: RunResults) -> None:
         """Write what a run leaves at its end, beside what was logged."""
         self._write_model()
-        self._check_there()
         self._check_saved("the run paused" if results.is_paused else "the run ended")
-        if not results.is_paused:
+        if not self.ranks.rank:
             self._write_results(results)
         self._wait_for_files()
 
@@ -155,7 +152,10 @@ class Run:
         self.ranks.any(False)
 
     def _write_results(self, results: RunResults) -> None:
-        if self.ranks.rank:
+        """Write the results of a run that did not pause; note which files are not whole, or were taken away."""
+        if gone := [name for name in (MANIFEST, "metrics.jsonl") if not (self.folder / name).exists()]:
+            self._lost.append(f"something took {enumerated(gone)} out of {str(self.folder)!r} while the run trained")
+        if results.is_paused:
             return
         try:
             write_whole(self.folder / "results.json", as_json(results.to_json()))
@@ -163,14 +163,6 @@ class Run:
             self._lost.append(f"results.json could not be written: {error}")
         if self._files.lost:
             self._lost.append(f"metrics.jsonl or metrics.csv is not whole: {self._files.lost}")
-
-    def _check_there(self) -> None:
-        """Note which of the run's files are not in its folder any more, where all of them are since the fit began."""
-        there = (MANIFEST, "metrics.jsonl")
-        gone = [] if self.ranks.rank else [name for name in there if not (self.folder / name).exists()]
-        if gone:
-            what = f"{enumerated(gone)} {'is' if len(gone) == 1 else 'are'} missing in {str(self.folder)!r}"
-            self._lost.append(f"{what}: something moved or removed it while the run trained")
 
     def _check_saved(self, what: str) -> None:
         """Note that the last position is in none of the folders: started again, the run would repeat its work."""

@@ -1,5 +1,9 @@
 """Config files: what they may say, and the one message for what they may not."""
 
+import json
+import subprocess
+import sys
+
 import pytest
 
 from engine_core.config import Config, ConfigError, load_config, override
@@ -177,3 +181,12 @@ def test_a_config_made_in_python_is_refused_with_the_place_and_without_a_url():
         "model.target: has to be a valid string, not 3",
         "optimizer: this key is missing",
     ]
+
+
+def test_a_mistake_in_a_config_is_told_without_torch_as_json_too(tmp_path):
+    (tmp_path / "run.yaml").write_text("modle: 3")
+    code = "import sys; sys.modules['torch'] = None; from engine_core.cli import main; main(sys.argv[1:])"
+    command = [sys.executable, "-c", code, "train", "run.yaml", "--json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, json.loads(done.stdout)["exit_code"]) == (2, 2)
+    assert done.stderr == "Error: run.yaml:1: modle: unknown key; did you mean 'model'?\n"
