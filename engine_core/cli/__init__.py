@@ -11,7 +11,7 @@ import click
 
 from ..errors import EngineError, RankError
 from ..messages import escaped
-from ..registry import CORE, Registry
+from ..registry import CORE
 from .groups import LAST_LINES, CommandGroup, code_of, is_first, is_first_here, is_told_elsewhere
 
 __all__ = ["main"]
@@ -65,19 +65,11 @@ def _show_warning(message: object, _: object, filename: str, lineno: int, *__: o
     click.echo(escaped(f"warning: {place}{message}", keep="\n"), err=True)
 
 
-def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if wanted and not ctx.resilient_parsing:
-        click.echo(f"{CORE} {Registry.scan().version_of(CORE)}")
-        ctx.exit()
-
-
 @click.group(
     cls=_Main,
     epilog="\b\nExample:\n  engine-core train --example digits",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-@click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version."
-)
+@click.version_option(package_name=CORE, message="%(package)s %(version)s", help="Show the version.")
 def main() -> None:
     """Train PyTorch models with algorithms that are plugins."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import shlex
 import signal
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from ..run import Ending, Run, RunResults
 
 _GIVEN = "engine_core.given"
-_PLACES = ("--out", "--load")
 
 
 class _RememberingCommand(click.Command):
@@ -108,7 +108,7 @@ def train(
         showing = Showing(quiet=True, as_json=False, level="warning")
     path = config if config is not None else find_example(example or "")
     run: Run | None = None
-    with showing.applied() as write, SignalGuard(_terminate, signal.SIGTERM):
+    with showing.applied() as write, SignalGuard(lambda number: sys.exit(128 + number), signal.SIGTERM):  # as Ctrl-C
         try:
             if config is not None:
                 import_beside(config)
@@ -124,12 +124,10 @@ def train(
             lines = _fail(context, run, error, write)
             context.meta[LAST_LINES] = lines if showing.has_text else []
             raise
-        resume = _resume_command(context, run.folder)
         code = NOT_WHOLE if ending.lost else PAUSED if ending.status == "paused" else 0
-        run.reporter.end_with(ending, code, resume)
+        lines = _end(context, run, ending, code)
     if showing.has_text:
-        assert ending.results is not None
-        click.echo("\n".join([*result_lines(ending.results), *_last_lines(ending, resume)]))
+        click.echo("\n".join(lines))
     context.exit(code)
 
 
@@ -171,20 +169,18 @@ def _fail(
     context: click.Context, run: Run | None, error: BaseException, write: Callable[[str], None] | None
 ) -> list[str]:
     """Write how the run ended, or a JSON line that none began; return the last lines for the screen."""
-    if run is None:
-        if write is not None:
-            RunReporter(write).end("failed", code_of(error))
-        out = context.params["out"]
-        return [f"resume: {_resume_command(context, out)}"] if isinstance(error, SameRunError) else []
-    ending, resume = run.end(error), _resume_command(context, run.folder)
-    run.reporter.end_with(ending, code_of(error), resume)
-    results = [] if ending.results is None else result_lines(ending.results)
-    return [*results, *_last_lines(ending, resume)]
+    if run is not None:
+        return _end(context, run, run.end(error), code_of(error))
+    if write is not None:
+        RunReporter(write).end("failed", code_of(error))
+    return [f"resume: {_resume_command(context, context.params['out'])}"] if isinstance(error, SameRunError) else []
 
 
-def _terminate(number: int) -> None:
-    """End the command as Ctrl-C does, with its last lines, where the run does not wait for a batch."""
-    raise SystemExit(128 + number)
+def _end(context: click.Context, run: Run, ending: Ending, code: int) -> list[str]:
+    """Write how the run ended; return the last lines for the screen."""
+    resume = _resume_command(context, run.folder)
+    run.reporter.end_with(ending, code, resume)
+    return [*([] if ending.results is None else result_lines(ending.results)), *_last_lines(ending, resume)]
 
 
 def _watch(config: Config, showing: Showing) -> list[Any] | None:
@@ -198,26 +194,14 @@ def _resume_command(context: click.Context, folder: Path) -> str:
     """Return the command as it was given, quoted for a shell, with what makes it resume the run in the folder."""
     given: list[str] = context.meta[_GIVEN]
     end = given.index("--") if "--" in given else len(given)  # what follows are not options
-    words = [*_without_places(given[:end]), "--out", str(folder), "--autoresume", *given[end:]]
-    return f"{_launcher(context)} {shlex.join(words)}"
-
-
-def _launcher(context: click.Context) -> str:
-    """Return how the command was started: by torchrun, or as it is."""
+    more = [] if context.params["out"] is not None else ["--out", str(folder)]
+    more += [] if context.params["autoresume"] else ["--autoresume"]
     size, here = (os.environ.get(name, "1") for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
-    if "TORCHELASTIC_RUN_ID" not in os.environ or size == "1":
-        return context.command_path
-    nodes = "" if size == here else f"--nnodes {int(size) // int(here)} "
-    return f"torchrun {nodes}--nproc-per-node {here} -m engine_core {context.info_name}"
-
-
-def _without_places(given: Sequence[str]) -> Iterator[str]:
-    words = iter(given)
-    for word in words:
-        if word in _PLACES:
-            next(words, None)
-        elif word != "--autoresume" and not word.startswith(tuple(f"{name}=" for name in _PLACES)):
-            yield word
+    launcher = context.command_path
+    if "TORCHELASTIC_RUN_ID" in os.environ and size != "1":
+        nodes = "" if size == here else f"--nnodes {int(size) // int(here)} "
+        launcher = f"torchrun {nodes}--nproc-per-node {here} -m engine_core {context.info_name}"
+    return f"{launcher} {shlex.join([*given[:end], *more, *given[end:]])}"
 
 
 def result_lines(results: RunResults) -> list[str]:
@@ -228,12 +212,9 @@ def result_lines(results: RunResults) -> list[str]:
         name, _, event = key.partition("/")
         runs[name] += count
         events[name] += bool(event)
-    done = [
-        counted(results.epochs, "epoch", "epochs"),
-        counted(results.batches, "batch", "batches"),
-        counted(results.samples, "sample", "samples"),
-    ]
     values = ((name, _number(v), *_best(results.best.get(name))) for name, v in sorted(results.metrics.items()))
+    units = (("epoch", "epochs"), ("batch", "batches"), ("sample", "samples"))
+    done = [counted(getattr(results, several), one, several) for one, several in units]
     sections: dict[str, list[tuple[str, ...]]] = {
         "results": [*values, *averaged],
         "algorithms": [(name, counted(events[name], "event", "events"), f"{n}x") for name, n in runs.items()],
@@ -262,29 +243,20 @@ def _last_lines(ending: Ending, resume: str) -> list[str]:
         return []
     whole = ending.status == "finished"
     why = f": {ending.why}" if ending.why else ""
-    what = "stopped" if whole else ending.status
-    lines = [] if whole and not why else [f"{what} at batch {ending.batch}{why}"]
+    lines = [] if whole and not why else [f"{'stopped' if whole else ending.status} at batch {ending.batch}{why}"]
     lines += [f"not saved: {message}" for message in ending.lost]
     if ending.folder is None:
         return lines
-    lines += _on_weights(ending)
+    if ending.model is not None:
+        lines.append(f"model: {ending.model}")
+    elif not whole and not any(message.startswith("no model") for message in ending.lost):
+        lines.append(f"no model was written, since the run {'failed' if ending.status == 'failed' else 'was cut off'}")
+    if ending.average is not None:
+        lines.append(f"averaged weights, which were evaluated: {ending.average}")
+    if ending.model is not None or ending.checkpoint is not None:
+        lines.append(f"load it: engine_core.load_model({str(ending.folder)!r}, trust=True)")
     if ending.checkpoint is not None:
-        lines += [
-            f"latest checkpoint: {ending.checkpoint}",
-            *([] if whole else [f"resume: {resume}"]),
-        ]
+        lines += [f"latest checkpoint: {ending.checkpoint}", *([] if whole else [f"resume: {resume}"])]
     elif not whole:
         lines.append("no checkpoint was saved, so the run can't be resumed")
     return [*lines, f"results in {ending.folder}"] if whole else lines
-
-
-def _on_weights(ending: Ending) -> list[str]:
-    load = f"load it: engine_core.load_model({str(ending.folder)!r}, trust=True)"
-    if ending.model is None:
-        causes = {"failed": "the run failed", "interrupted": "the run was cut off"}
-        is_told = any(message.startswith("no model") for message in ending.lost)
-        cause = None if is_told else causes.get(ending.status)
-        why = [] if cause is None else [f"no model was written, since {cause}"]
-        return [*why, *([load] if ending.checkpoint is not None else [])]
-    average = [] if ending.average is None else [f"averaged weights, which were evaluated: {ending.average}"]
-    return [f"model: {ending.model}", *average, load]

@@ -19,7 +19,6 @@ from pydantic import (
     Field,
     PrivateAttr,
     ValidationError,
-    field_validator,
     model_validator,
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -95,8 +94,9 @@ EventName = Annotated[str, AfterValidator(lambda name: Event(name).value)]
 TargetName = Annotated[str, AfterValidator(_is_target)]
 
 
-# A bare name stands for `{name: ...}`, one path for a list of one, false for `{every: null}`.
+# A bare name stands for `{name: ...}`, one loader for that of the label eval, one path for a list, false for no saves.
 _named = BeforeValidator(lambda entry: {"name": entry} if isinstance(entry, str) else entry)
+_labelled = BeforeValidator(lambda value: {"eval": value} if isinstance(value, dict) and "target" in value else value)
 _listed = BeforeValidator(lambda value: [value] if isinstance(value, (str, int)) else value)
 _off = BeforeValidator(lambda value: {"every": None} if value is False else value)
 
@@ -250,7 +250,7 @@ class Config(Section, BaseModel):  # the second for ruff, as above Section
     data: Target
     optimizer: Target
     loss: Target | None = None
-    eval_data: dict[str, Target] = {}
+    eval_data: Annotated[dict[str, Target], _labelled] = {}
     batches: BatchSettings = BatchSettings.model_construct()
     metrics: dict[str, Target] = {}
     results: ResultSettings = ResultSettings.model_construct()
@@ -271,11 +271,6 @@ class Config(Section, BaseModel):  # the second for ruff, as above Section
     def _empty_is_absent(cls, values: Any) -> Any:
         """A key without a value, as when all its lines are commented out, counts as absent."""
         return {k: v for k, v in values.items() if v is not None} if isinstance(values, dict) else values
-
-    @field_validator("eval_data", mode="before")
-    @classmethod
-    def _one_loader(cls, value: Any) -> Any:
-        return {"eval": value} if isinstance(value, dict) and "target" in value else value
 
     def model_post_init(self, context: Any) -> None:
         """Take the source file from the validation context."""

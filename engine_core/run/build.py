@@ -211,11 +211,13 @@ def savers_of(config: Config, folder: Path, callbacks: Iterable[Any]) -> list[Ch
 
 def _check_results(config: Config) -> None:
     """Refuse a name that no evaluation result can have, and a result with two directions."""
-    best = config.checkpoints.keep_best
-    named = [] if best is None else [(best.removeprefix("min:").removeprefix("max:"), "checkpoints", "keep_best")]
-    named += [(name, "results", way) for way, names in config.results.model_dump().items() for name in names]
+    given = config.results.model_dump().items()
+    named: list[tuple[str, list[Any]]]
+    named = [(name, ["results", way, index]) for way, names in given for index, name in enumerate(names)]
+    if (best := config.checkpoints.keep_best) is not None:
+        named.append((best.removeprefix("min:").removeprefix("max:"), ["checkpoints", "keep_best"]))
     labels, metrics = [*config.eval_data], ["loss", *config.metrics]
-    for name, *keys in named:
+    for name, keys in named:
         label, _, rest = name.partition("/")
         if (rest if label in labels else name).partition("/")[0] not in metrics:
             near = did_you_mean(name, [f"{label}/{metric}" for label in labels for metric in metrics])

@@ -82,10 +82,12 @@ class Source(NamedTuple):
                 f"the manifest in {str(self.folder)!r} does not say what changed the model, as those of older versions "
                 "of engine-core: make the model, and give it the weights with Trainer(load_weights_only=True)"
             )
-        entries = self.manifest["surgery"]
-        if not isinstance(entries, list) or not all(map(_is_entry, entries)):
+        for entry in [*entries] if isinstance(entries := self.manifest["surgery"], list) else [entries]:
+            match entry:
+                case {"registered": str(), "place": int(), "settings": dict(), "omitted": list()}:
+                    continue
             raise CheckpointError(f"the manifest in {str(self.folder)!r} has {entries!r:.80} for surgery")
-        return entries
+        return entries  # type: ignore[no-any-return]
 
     def import_from(self) -> list[str]:
         """Return the folders that the run imported from, without those in the run's folder itself."""
@@ -95,13 +97,6 @@ class Source(NamedTuple):
             whole = whole.parent.parent
         given = [Path(folder) for folder in folders if isinstance(folder, str)] if isinstance(folders, list) else []
         return [str(f) for f in given if f.is_absolute() and not f.resolve().is_relative_to(whole)]
-
-
-def _is_entry(entry: Any) -> bool:
-    match entry:
-        case {"registered": str(), "place": int(), "settings": dict(), "omitted": list()}:
-            return True
-    return False
 
 
 def load_model(
@@ -301,17 +296,16 @@ def _remake(
         PluginError: if an algorithm that changed the model is not installed.
     """
     with preserve_generators(torch.device("cpu")), _importing_beside(source, trust=trust and model is None):
+        config = None
         if model is None:
             config = source.config("give the model, as in load_model(path, model=Net())", trust=trust)
             model = partial(build, config.model, config.place("model"))
-            entries = [_build(source, config, entry) for entry in source.surgery()]
-        else:
-            entries = [_install(source, entry) for entry in source.surgery()]
+        algorithms = [_algorithm_of(entry, source, config) for entry in source.surgery()]
         made = model() if callable(model) and not isinstance(model, torch.nn.Module) else model
         if not isinstance(made, torch.nn.Module):
             raise ArgumentTypeError(f"model has to be a module, or what makes one, not {made!r:.80}")
         made.to("cpu")
-        for algorithm in entries:
+        for algorithm in algorithms:
             state = State(model=made, algorithms=[algorithm], seed=0)
             with Engine(state, Logger()) as engine:
                 engine.run_event(Event.INIT)
@@ -320,40 +314,37 @@ def _remake(
     return made
 
 
-def _build(source: Source, config: Config, entry: Mapping[str, Any]) -> Any:
-    """Return an algorithm as the config gives it, which may be one of the user's own."""
-    place = entry["place"]
-    if not 0 <= place < len(config.algorithms):
-        raise CheckpointError(f"the manifest in {str(source.folder)!r} has no algorithm {place}")
-    registry, given = _check_installed(entry), config.algorithms[place]
-    if given.name is not None:  # a PluginError if it is disabled, as without a config
-        registry.find("algorithms", given.name)
-    return build_plugin("algorithms", given, config.place("algorithms", place))
+def _algorithm_of(entry: Mapping[str, Any], source: Source, config: Config | None) -> Any:
+    """Return an algorithm with the arguments that the run's had.
 
-
-def _install(source: Source, entry: Mapping[str, Any]) -> Any:
-    """Return an installed algorithm with the arguments that the run's had; nothing else is imported."""
-    if entry.get("distribution") is None:
-        raise EngineError(
-            f"{readable(entry['registered'])}, which is not an installed algorithm, changed the model of the run in "
-            f"{str(source.folder)!r}: load it with trust=True and without a model, if that run has a config"
-        )
-    if entry["omitted"]:
-        names = readable(", ".join(map(str, entry["omitted"])))
-        raise CheckpointError(
-            f"{readable(entry['registered'])} changed the model with a value of {names} that a manifest can't hold: "
-            "load it with trust=True and without a model, if the run has a config"
-        )
-    registry, shipped = _check_installed(entry), entry["distribution"]
+    It is an installed one, and nothing else is imported; with a config it may be one of the user's own.
+    """
+    name, place, folder = readable(entry["registered"]), entry["place"], str(source.folder)
+    registry, shipped = _check_installed(entry), entry.get("distribution")
+    if shipped is None or entry["omitted"]:
+        if config is None:
+            lost = readable(", ".join(map(str, entry["omitted"])))
+            why = (
+                "is not an installed algorithm"
+                if shipped is None
+                else f"has a value of {lost} that a manifest can't hold"
+            )
+            raise CheckpointError(
+                f"{name}, which changed the model of the run in {folder!r}, {why}: load it with trust=True and without "
+                "a model, if that run has a config"
+            )
+        if not 0 <= place < len(config.algorithms):
+            raise CheckpointError(f"the manifest in {folder!r} has no algorithm {place}")
+        return build_plugin("algorithms", config.algorithms[place], config.place("algorithms", place))
     if (actual := registry.find("algorithms", entry["registered"]).distribution) != shipped:
-        raise CheckpointError(f"{entry['registered']!r:.80} is of {actual}, and the manifest says {shipped!r:.80}")
+        raise CheckpointError(f"{name!r:.80} is of {actual}, and the manifest says {shipped!r:.80}")
     loaded: Any = registry.load("algorithms", entry["registered"])
     if "surgery" not in loaded.metadata.tags:
-        raise CheckpointError(f"the manifest in {str(source.folder)!r} calls {entry['registered']!r:.80} surgery")
+        raise CheckpointError(f"the manifest in {folder!r} calls {name!r:.80} surgery")
     try:
         return loaded(**entry["settings"])
     except (TypeError, ValueError) as error:
-        raise CheckpointError(f"{entry['registered']} can't be made as in the saved run: {error}") from error
+        raise CheckpointError(f"{name} can't be made as in the saved run: {error}") from error
 
 
 def _check_installed(entry: Mapping[str, Any]) -> Registry:

@@ -154,18 +154,13 @@ def timing_of(trainer: Trainer) -> Mapping[str, Any] | None:
 
 def _checkpoints(trainer: Trainer, folder: Path) -> dict[str, str | None]:
     """Return the latest and the best checkpoint by their paths within the folder."""
-    found: dict[str, Path | None] = {"latest": latest_of(trainer), "best": None}
+    found, own = {"latest": latest_of(trainer), "best": None}, folder.absolute()
     for saver in saver_folders(trainer.state.callbacks):
         if (saver / BEST).is_file():
             with suppress(CheckpointError):
                 found["best"] = resolve(saver / BEST)
-    own = folder.absolute()
-    return {
-        name: path.relative_to(own).as_posix()
-        if path is not None and path.is_dir() and path.is_relative_to(own)
-        else None
-        for name, path in found.items()
-    }
+    inside = {name: path for name, path in found.items() if path is not None and path.is_relative_to(own)}
+    return {name: inside[name].relative_to(own).as_posix() if name in inside else None for name in found}
 
 
 def as_json(content: Mapping[str, Any]) -> str:

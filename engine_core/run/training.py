@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from ..manifest import SCHEMA
 from ..messages import enumerated, warn
 from ..ranks import Ranks
 from ..signals import SignalGuard
-from ..time import Timestamp
 from ..trainer import Trainer, clock_in, describe, ending_together, is_between_batches, versions_of
 from .build import join_ranks, make_trainer
 from .folder import FolderReporter, choose_folder, settle
@@ -167,7 +167,11 @@ class Run:
     def _check_saved(self, what: str) -> None:
         """Note that the last position is in none of the folders: started again, the run would repeat its work."""
         now, folders = self.trainer.state.timestamp, saver_folders(self.trainer.state.callbacks)
-        if folders and not any(_holds(folder, now) for folder in folders):
+        for folder in folders:
+            with suppress(CheckpointError):
+                if has_checkpoint(folder) and clock_in(folder) == (now.batch, now.epoch):
+                    return
+        if folders:
             where = " or ".join(repr(str(folder)) for folder in folders)
             self._lost.append(f"{what} at batch {now.batch} and was not saved in {where}")
 
@@ -210,14 +214,6 @@ def _short(path: Path | None, folder: Path) -> Path | None:
     """Return a path as short as the folder's, if it is in it."""
     whole = folder.absolute()
     return folder / path.relative_to(whole) if path is not None and path.is_relative_to(whole) else path
-
-
-def _holds(folder: Path, now: Timestamp) -> bool:
-    """Is the latest checkpoint in the folder of this position?"""
-    try:
-        return has_checkpoint(folder) and clock_in(folder) == (now.batch, now.epoch)
-    except CheckpointError:
-        return False
 
 
 def _manifest(config: Config, trainer: Trainer) -> dict[str, Any]:

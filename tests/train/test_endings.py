@@ -89,7 +89,7 @@ def test_a_time_limit_says_so_and_how_to_resume(train):
             "paused at batch 5: TimeLimit: 1sec have passed",
             *MODEL,
             "latest checkpoint: out/checkpoints/ep1-ba5",
-            "resume: engine-core train run.yaml --keep-last=2 --out out --autoresume",
+            "resume: engine-core train run.yaml --out out --keep-last=2 --autoresume",
         ],
     )
 

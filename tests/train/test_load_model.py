@@ -57,7 +57,7 @@ def test_without_trust_nothing_that_the_folder_names_is_imported(train, tmp_path
         ({"settings": {"depth": 3}}, CheckpointError, "widen can't be made as in the saved run"),
         ({"settings": {"width": 7}}, CheckpointError, "the weights are another model's"),
         ({"settings": 3}, CheckpointError, "has .* for surgery"),
-        ({"distribution": None}, EngineError, "not an installed algorithm, changed the model"),
+        ({"distribution": None}, EngineError, "is not an installed algorithm: load it with trust=True"),
     ],
 )
 def test_a_manifest_that_can_not_be_followed_is_refused(train, tmp_path, change, raised, problem):
