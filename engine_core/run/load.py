@@ -140,7 +140,23 @@ def load_model(
         (True, False)
     """
     found = _find_weights(path_of(path), check_which(weights))
-    made = _remake(found.source, model, trust=trust)
+    source = found.source
+    with preserve_generators(torch.device("cpu")), _importing_beside(source, trust=trust and model is None):
+        config = None
+        if model is None:
+            config = source.config("give the model, as in load_model(path, model=Net())", trust=trust)
+            model = partial(build, config.model, config.place("model"))
+        algorithms = [_algorithm_of(entry, source, config) for entry in source.surgery()]
+        made = model() if callable(model) and not isinstance(model, torch.nn.Module) else model
+        if not isinstance(made, torch.nn.Module):
+            raise ArgumentTypeError(f"model has to be a module, or what makes one, not {made!r:.80}")
+        made.to("cpu")
+        for algorithm in algorithms:
+            state = State(model=made, algorithms=[algorithm], seed=0)
+            with Engine(state, Logger()) as engine:
+                engine.run_event(Event.INIT)
+            assert state.model is not None
+            made = state.model
     found.load_into(made)
     return made.eval()
 
@@ -280,38 +296,6 @@ def _in_checkpoint(path: Path, clock: Mapping[str, int]) -> dict[str, Any]:
         f"the model has extra state, which only a checkpoint holds, and {str(path / RUN_CHECKPOINTS)!r} has none of "
         f"batch {clock['batch']}: give the path of a checkpoint"
     )
-
-
-def _remake(
-    source: Source, model: torch.nn.Module | Callable[[], torch.nn.Module] | None, *, trust: bool
-) -> torch.nn.Module:
-    """Return the run's model on the CPU with its architecture at the end of training; its weights are any.
-
-    Args:
-        model: a module with the architecture that the run began with, or what makes one; None: the config's.
-        trust: may what the config names be imported and called?
-
-    Raises:
-        EngineError: if there is neither a model nor trust.
-        PluginError: if an algorithm that changed the model is not installed.
-    """
-    with preserve_generators(torch.device("cpu")), _importing_beside(source, trust=trust and model is None):
-        config = None
-        if model is None:
-            config = source.config("give the model, as in load_model(path, model=Net())", trust=trust)
-            model = partial(build, config.model, config.place("model"))
-        algorithms = [_algorithm_of(entry, source, config) for entry in source.surgery()]
-        made = model() if callable(model) and not isinstance(model, torch.nn.Module) else model
-        if not isinstance(made, torch.nn.Module):
-            raise ArgumentTypeError(f"model has to be a module, or what makes one, not {made!r:.80}")
-        made.to("cpu")
-        for algorithm in algorithms:
-            state = State(model=made, algorithms=[algorithm], seed=0)
-            with Engine(state, Logger()) as engine:
-                engine.run_event(Event.INIT)
-            assert state.model is not None
-            made = state.model
-    return made
 
 
 def _algorithm_of(entry: Mapping[str, Any], source: Source, config: Config | None) -> Any:
