@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..algorithm import unique_names
 from ..callback import Callback
@@ -18,6 +18,9 @@ from ..messages import aligned, counted, enumerated, escaped
 from ..registry import Origin, Registry, display_name
 from ..state import State, epochs_done, length_of, train_length
 from ..time import Time, TimeUnit
+
+if TYPE_CHECKING:
+    from ..objective import LossMeter
 
 _KINDS = {"finished": "end", "paused": "pause", "interrupted": "pause", "failed": "fail"}
 
@@ -53,7 +56,7 @@ class RunReporter(Callback):
         self.is_fitting = False
 
     @cached_property
-    def loss(self) -> Any:
+    def loss(self) -> LossMeter:
         """The losses since the last evaluation."""
         from ..objective import LossMeter  # noqa: PLC0415  it needs torch, and a run that never began has no loss
 

@@ -100,13 +100,15 @@ class Run:
             if is_between_batches(error):  # else half a step may be in the model
                 self._results = results_of(self.trainer, self._files)
                 self._write_model()
-                self._wait_for_files()
+                self.ranks.any(False)  # as below
         elif error is not None:
             status = "failed"
         elif self._results is not None and self._results.is_paused:
             status = "paused"
         model, average = self._written
-        state = self.trainer.state
+        state, latest, own = self.trainer.state, latest_of(self.trainer), self.folder.absolute()
+        if latest is not None and latest.is_relative_to(own):
+            latest = self.folder / latest.relative_to(own)
         if status != "finished" and (timing := timing_of(self.trainer)) is not None:
             self.reporter.emit({**self.reporter.event("timing", state), **timing})
         return Ending(
@@ -115,7 +117,7 @@ class Run:
             batch=state.timestamp.batch,
             model=model,
             average=average,
-            checkpoint=_short(latest_of(self.trainer), self.folder),
+            checkpoint=latest,
             lost=tuple(self._lost),
             results=self._results,
             why=state.stop_reason,
@@ -139,17 +141,13 @@ class Run:
         self._check_saved("the run paused" if results.is_paused else "the run ended")
         if not self.ranks.rank:
             self._write_results(results)
-        self._wait_for_files()
+        self.ranks.any(False)  # wait for rank 0: torchrun ends it once a process has ended with another code than 0
 
     def _write_model(self) -> None:
         try:
             self._written = write_model(self.trainer, self.folder)
         except CheckpointError as error:
             self._lost.append(f"no model was written: {error}")
-
-    def _wait_for_files(self) -> None:
-        """Wait for rank 0, which writes them: torchrun ends it once a process has ended with another code than 0."""
-        self.ranks.any(False)
 
     def _write_results(self, results: RunResults) -> None:
         """Write the results of a run that did not pause; note which files are not whole, or were taken away."""
@@ -208,12 +206,6 @@ def _settled(config: Config, folder: Path | str | None, ranks: Ranks) -> tuple[P
 
     chosen, settled = ranks.decide(choose)
     return Path(chosen), config.model_copy(update={"trainer": config.trainer.model_copy(update=settled)})
-
-
-def _short(path: Path | None, folder: Path) -> Path | None:
-    """Return a path as short as the folder's, if it is in it."""
-    whole = folder.absolute()
-    return folder / path.relative_to(whole) if path is not None and path.is_relative_to(whole) else path
 
 
 def _manifest(config: Config, trainer: Trainer) -> dict[str, Any]:
