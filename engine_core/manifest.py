@@ -12,7 +12,7 @@ from .errors import ArgumentError, suggestion
 from .explain import Told, printable
 from .files import MOST_BYTES_OF_JSON, read_json, why_not
 
-__all__ = ["NAME", "SCHEMA", "Manifest", "is_folder", "is_run", "read_json", "read_manifest"]
+__all__ = ["NAME", "SCHEMA", "Manifest", "is_folder", "is_run", "read_manifest"]
 
 NAME = "manifest.json"
 SCHEMA = 1

@@ -6,8 +6,9 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..algorithm import unique_names
 from ..callback import Callback
@@ -17,6 +18,9 @@ from ..messages import aligned, counted, enumerated, escaped
 from ..registry import Origin, Registry, display_name
 from ..state import State, epochs_done, length_of, train_length
 from ..time import Time, TimeUnit
+
+if TYPE_CHECKING:
+    from ..objective import LossMeter
 
 _KINDS = {"finished": "end", "paused": "pause", "interrupted": "pause", "failed": "fail"}
 
@@ -47,15 +51,16 @@ class RunReporter(Callback):
         self._write = write
         self._last: dict[str, Any] | None = None
         self._results: dict[str, Any] = {}
-        self._begin()
-
-    def _begin(self) -> None:
-        from ..objective import LossMeter  # noqa: PLC0415  it can be listed without torch
-
         self._started_s: float | None = None
         self._earlier_s = 0.0
         self.is_fitting = False
-        self.loss = LossMeter()
+
+    @cached_property
+    def loss(self) -> LossMeter:
+        """The losses since the last evaluation."""
+        from ..objective import LossMeter  # noqa: PLC0415  it needs torch, and a run that never began has no loss
+
+        return LossMeter()
 
     def emit(self, event: dict[str, Any]) -> None:
         """Hand on an event."""
@@ -63,7 +68,8 @@ class RunReporter(Callback):
 
     def init(self, state: State, logger: Logger) -> None:
         """Forget an earlier run."""
-        self._begin()
+        self._started_s, self._earlier_s, self.is_fitting = None, 0.0, False
+        self.__dict__.pop("loss", None)
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Start the clock and report what the run is, once."""

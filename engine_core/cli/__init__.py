@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from typing import Any
 
 import click
 
-from ..errors import EngineError
+from ..errors import EngineError, RankError
 from ..messages import escaped
-from ..registry import CORE, Registry
-from .ending import LAST_LINES, code_of, in_words, is_first_here, is_told_elsewhere
-from .groups import CommandGroup
+from ..registry import CORE
+from .groups import LAST_LINES, CommandGroup, code_of, is_first, is_first_here, is_told_elsewhere
 
 __all__ = ["main"]
 
@@ -45,7 +45,8 @@ def _show(error: BaseException, *, has_more: bool) -> bool:
     """Print what went wrong, if lines follow or a message is enough; return whether that was done."""
     notes = [*getattr(error, "__notes__", ())]
     if isinstance(error, EngineError):
-        click.ClickException("\n".join([in_words(error), *notes])).show()
+        rank = "" if is_first() or isinstance(error, RankError) else f"rank {os.environ['RANK']}: "
+        click.ClickException("\n".join([f"{rank}{error}", *notes])).show()
     elif isinstance(error, KeyboardInterrupt):
         if not has_more:
             click.echo("\n".join(["interrupted", *notes]), err=True)
@@ -64,19 +65,11 @@ def _show_warning(message: object, _: object, filename: str, lineno: int, *__: o
     click.echo(escaped(f"warning: {place}{message}", keep="\n"), err=True)
 
 
-def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if wanted and not ctx.resilient_parsing:
-        click.echo(f"{CORE} {Registry.scan().version_of(CORE)}")
-        ctx.exit()
-
-
 @click.group(
     cls=_Main,
     epilog="\b\nExample:\n  engine-core train --example digits",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-@click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version."
-)
+@click.version_option(package_name=CORE, message="%(package)s %(version)s", help="Show the version.")
 def main() -> None:
     """Train PyTorch models with algorithms that are plugins."""

@@ -12,7 +12,7 @@ import click
 from ..errors import CheckpointError
 from ..messages import aligned
 from ..registry import Origin, display_name
-from .groups import CommandGroup, GivenPath
+from .groups import WEIGHTS, CommandGroup, GivenPath
 
 PATH = click.argument("path", type=GivenPath())
 
@@ -63,12 +63,7 @@ def verify(path: Path) -> None:
 @checkpoint.command(epilog="\b\nExample:\n  engine-core checkpoint export runs/baseline weights.safetensors")
 @PATH
 @click.argument("to", type=GivenPath())
-@click.option(
-    "--weights",
-    type=click.Choice(["evaluated", "trained"]),
-    default="evaluated",
-    help="Those that evaluations used, which are an average if an algorithm kept one; or those that were trained.",
-)
+@WEIGHTS
 def export(path: Path, to: Path, weights: str) -> None:
     """Write the model's weights to a separate safetensors file."""
     from ..checkpoint import export_weights, read_resolved  # noqa: PLC0415
@@ -78,19 +73,14 @@ def export(path: Path, to: Path, weights: str) -> None:
 
 
 def _rows_of(manifest: dict[str, Any]) -> list[tuple[str, str]]:
-    average = manifest.get("average")
+    average, size = manifest.get("average"), manifest.get("world_size", 1)
     return [
         ("run", str(manifest["run_name"])),
         ("clock", ", ".join(f"{unit} {count}" for unit, count in manifest["clock"].items())),
         ("seed", str(manifest["seed"])),
-        *((name, str(version)) for name, version in manifest["versions"].items()),
-        *((name, str(value)) for name, value in manifest.get("machine", {}).items()),
+        *((name, str(value)) for name, value in {**manifest["versions"], **manifest.get("machine", {})}.items()),
         *(("algorithm", _described(entry)) for entry in manifest["algorithms"]),
-        *(
-            [("processes", f"{size} ({manifest.get('parallel')})")]
-            if (size := manifest.get("world_size", 1)) != 1
-            else []
-        ),
+        *([] if size == 1 else [("processes", f"{size} ({manifest.get('parallel')})")]),
         *_rows_of_files(manifest["files"]),
         ("evaluated", f"with the average of {average['algorithm']}" if average else "with the weights as trained"),
     ]

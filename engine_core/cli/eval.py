@@ -11,7 +11,7 @@ import click
 from ..config import load_config
 from ..files import finite
 from ..messages import aligned, counted, readable
-from .groups import GivenPath
+from .groups import WEIGHTS, GivenPath
 from .streams import import_beside, stdout_at_stderr
 
 
@@ -21,12 +21,7 @@ from .streams import import_beside, stdout_at_stderr
 @click.option("--config", metavar="FILE", type=GivenPath(), help="Make them as this config says instead.")
 @click.option("--data", metavar="LABEL", help="Evaluate on this loader alone.")
 @click.option("--device", metavar="NAME", help="auto, cpu, cuda or mps; default: the config's.")
-@click.option(
-    "--weights",
-    type=click.Choice(["evaluated", "trained"]),
-    default="evaluated",
-    help="Those that evaluations used, which are an average if an algorithm kept one; or those that were trained.",
-)
+@WEIGHTS
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def evaluate(path: Path, trust: bool, config: Path | None, as_json: bool, **options: Any) -> None:
     """Evaluate a trained model on the evaluation loaders of its config; write nothing.

@@ -1,7 +1,8 @@
-"""What commands are made of: groups whose commands distributions register, and paths."""
+"""What commands share: groups, paths, which of several processes speaks, and exit codes."""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any, cast
@@ -9,8 +10,11 @@ from typing import Any, cast
 import click
 
 from ..arguments import path_of
-from ..errors import PluginError, did_you_mean
+from ..errors import EngineError, PluginError, RankError, UnwritableError, did_you_mean
 from ..registry import Registry, brought_by
+
+NOT_WHOLE, PAUSED = 74, 75
+"""EX_IOERR and EX_TEMPFAIL of sysexits.h: something could not be written; try again later."""
 
 
 class CommandGroup(click.Group):
@@ -70,3 +74,52 @@ class GivenPath(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         """Return the path."""
         return path_of(super().convert(value, param, ctx))  # type: ignore[arg-type]
+
+
+WEIGHTS = click.option(
+    "--weights",
+    type=click.Choice(["evaluated", "trained"]),
+    default="evaluated",
+    help="Those that evaluations used, which are an average if an algorithm kept one; or those that were trained.",
+)
+
+LAST_LINES = "engine_core.last_lines"
+"""Where `context.meta` holds what is printed after the error that ended a run."""
+
+
+def is_first() -> bool:
+    """Is this rank 0, which prints and writes for all?"""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def is_first_here() -> bool:
+    """Is this the first of the run's processes on this machine?"""
+    return os.environ.get("LOCAL_RANK", "0") == "0"
+
+
+def is_told_elsewhere(error: Exception) -> bool:
+    """Is an error that ends this process shown although it does not print it?
+
+    The first process prints its own error, which mostly is the same, or that it ends because of this one. What this
+    one alone has before the processes know of each other is in torchrun's summary: it is written down for that here.
+    """
+    if isinstance(error, RankError):  # a rank that is gone can't tell, and the first one may be that rank
+        return " failed: " in str(error)
+    if (file := os.environ.get("TORCHELASTIC_ERROR_FILE")) is None:
+        return False
+    if not Path(file).exists():
+        from ..parallel import record  # noqa: PLC0415  it needs torch
+
+        record(error)
+    return True
+
+
+def code_of(error: BaseException) -> int:
+    """Return the exit code that an exception leads to."""
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else 1
+    if isinstance(error, UnwritableError):
+        return NOT_WHOLE
+    if isinstance(error, KeyboardInterrupt):
+        return 130
+    return 2 if isinstance(error, (EngineError, click.ClickException)) else 1

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
 
 import click
 
-from ..registry import PluginRecord, Registry
+from ..registry import Registry
 from .groups import CommandGroup
 from .tables import format_table, warn_of_doubts
 
@@ -30,15 +29,11 @@ def list_plugins(as_json: bool) -> None:
     The status is available, disabled (by the environment), ambiguous (the name is claimed twice) or broken.
     """
     registry = Registry.scan()
+    records = registry.records
     warn_of_doubts(registry)
     if as_json:
-        click.echo(json.dumps([dataclasses.asdict(record) for record in registry.records], indent=2))
-    else:
-        click.echo(format_records(registry.records))
-
-
-def format_records(records: Sequence[PluginRecord]) -> str:
-    """Return the records as a table, with the reason below each that is not simply available."""
+        click.echo(json.dumps([dataclasses.asdict(record) for record in records], indent=2))
+        return
     rows = [(r.kind, r.name, r.distribution, r.version, r.status) for r in records]
     header = ("KIND", "NAME", "DISTRIBUTION", "VERSION", "STATUS")
-    return format_table(header, rows, [[r.reason] if r.reason else [] for r in records])
+    click.echo(format_table(header, rows, [[r.reason] if r.reason else [] for r in records]))

@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import signal
-from collections.abc import Callable, Sequence
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from ..callbacks.progress import ProgressBar
-from ..callbacks.reporter import RunReporter, as_line, header_lines
+from ..callbacks.reporter import RunReporter, as_line, clock, header_lines
 from ..config import Config, ParallelSettings, check_plugins, load_config, override
 from ..errors import SameRunError
 from ..examples import EXAMPLES, find_example
-from ..messages import enumerated
+from ..messages import aligned, counted, enumerated
 from ..signals import SignalGuard
-from .ending import LAST_LINES, RememberingCommand, code_of, is_first, last_lines, result_lines, resume_command
-from .groups import GivenPath
+from .groups import LAST_LINES, NOT_WHOLE, PAUSED, GivenPath, code_of, is_first
 from .streams import LEVELS, Showing, import_beside
 
 if TYPE_CHECKING:
-    from ..run import Run
+    from ..run import Ending, Run, RunResults
+
+_GIVEN = "engine_core.given"
+
+
+class _RememberingCommand(click.Command):
+    """Keeps its arguments as they were given, in `context.meta`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep them, and parse them."""
+        ctx.meta[_GIVEN] = list(args)
+        return super().parse_args(ctx, args)
 
 
 @click.command(
-    cls=RememberingCommand,
+    cls=_RememberingCommand,
     epilog="\b\nExamples:\n"
     "  engine-core train --example digits --max-duration 1ep\n"
     "  engine-core train run.yaml --out runs/baseline --seed 1\n"
@@ -94,7 +108,7 @@ def train(
         showing = Showing(quiet=True, as_json=False, level="warning")
     path = config if config is not None else find_example(example or "")
     run: Run | None = None
-    with showing.applied() as write, SignalGuard(_terminate, signal.SIGTERM):
+    with showing.applied() as write, SignalGuard(lambda number: sys.exit(128 + number), signal.SIGTERM):  # as Ctrl-C
         try:
             if config is not None:
                 import_beside(config)
@@ -110,12 +124,11 @@ def train(
             lines = _fail(context, run, error, write)
             context.meta[LAST_LINES] = lines if showing.has_text else []
             raise
-        resume = resume_command(context, run.folder)
-        run.diary.end_with(ending, code_of(ending), resume)
+        code = NOT_WHOLE if ending.lost else PAUSED if ending.status == "paused" else 0
+        lines = _end(context, run, ending, code)
     if showing.has_text:
-        assert ending.results is not None
-        click.echo("\n".join([*result_lines(ending.results), *last_lines(ending, resume)]))
-    context.exit(code_of(ending))
+        click.echo("\n".join(lines))
+    context.exit(code)
 
 
 def _read(path: Path, overrides: Sequence[str], settings: dict[str, Any]) -> Config:
@@ -156,20 +169,18 @@ def _fail(
     context: click.Context, run: Run | None, error: BaseException, write: Callable[[str], None] | None
 ) -> list[str]:
     """Write how the run ended, or a JSON line that none began; return the last lines for the screen."""
-    if run is None:
-        if write is not None:
-            RunReporter(write).end("failed", code_of(error))
-        out = context.params["out"]
-        return [f"resume: {resume_command(context, out)}"] if isinstance(error, SameRunError) else []
-    ending, resume = run.end(error), resume_command(context, run.folder)
-    run.diary.end_with(ending, code_of(error), resume)
-    results = [] if ending.results is None else result_lines(ending.results)
-    return [*results, *last_lines(ending, resume)]
+    if run is not None:
+        return _end(context, run, run.end(error), code_of(error))
+    if write is not None:
+        RunReporter(write).end("failed", code_of(error))
+    return [f"resume: {_resume_command(context, context.params['out'])}"] if isinstance(error, SameRunError) else []
 
 
-def _terminate(number: int) -> None:
-    """End the command as Ctrl-C does, with its last lines, where the run does not wait for a batch."""
-    raise SystemExit(128 + number)
+def _end(context: click.Context, run: Run, ending: Ending, code: int) -> list[str]:
+    """Write how the run ended; return the last lines for the screen."""
+    resume = _resume_command(context, run.folder)
+    run.reporter.end_with(ending, code, resume)
+    return [*([] if ending.results is None else result_lines(ending.results)), *_last_lines(ending, resume)]
 
 
 def _watch(config: Config, showing: Showing) -> list[Any] | None:
@@ -177,3 +188,75 @@ def _watch(config: Config, showing: Showing) -> list[Any] | None:
     if not showing.has_progress:
         return []
     return [ProgressBar(show=True)] if config.trainer.progress_bar == "auto" else None
+
+
+def _resume_command(context: click.Context, folder: Path) -> str:
+    """Return the command as it was given, quoted for a shell, with what makes it resume the run in the folder."""
+    given: list[str] = context.meta[_GIVEN]
+    end = given.index("--") if "--" in given else len(given)  # what follows are not options
+    more = [] if context.params["out"] is not None else ["--out", str(folder)]
+    more += [] if context.params["autoresume"] else ["--autoresume"]
+    size, here = (os.environ.get(name, "1") for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    launcher = context.command_path
+    if "TORCHELASTIC_RUN_ID" in os.environ and size != "1":
+        nodes = "" if size == here else f"--nnodes {int(size) // int(here)} "
+        launcher = f"torchrun {nodes}--nproc-per-node {here} -m engine_core {context.info_name}"
+    return f"{launcher} {shlex.join([*given[:end], *more, *given[end:]])}"
+
+
+def result_lines(results: RunResults) -> list[str]:
+    """Return a run's results, how often each algorithm ran, and its time."""
+    averaged = [] if results.weights == "trained" else [("weights evaluated", results.weights)]
+    runs, events = Counter[str](), Counter[str]()
+    for key, count in results.algorithms.items():
+        name, _, event = key.partition("/")
+        runs[name] += count
+        events[name] += bool(event)
+    values = ((name, _number(v), *_best(results.best.get(name))) for name, v in sorted(results.metrics.items()))
+    units = (("epoch", "epochs"), ("batch", "batches"), ("sample", "samples"))
+    done = [counted(getattr(results, several), one, several) for one, several in units]
+    sections: dict[str, list[tuple[str, ...]]] = {
+        "results": [*values, *averaged],
+        "algorithms": [(name, counted(events[name], "event", "events"), f"{n}x") for name, n in runs.items()],
+        "time": [
+            ("trained", ", ".join(done)),
+            ("time", f"{results.seconds:.1f} s" if results.seconds < 60 else clock(results.seconds)),
+            ("samples/s", f"{results.samples_per_second:,.0f}"),
+        ],
+    }
+    return [line for title, rows in sections.items() if rows for line in (title, *(f"  {r}" for r in aligned(rows)))]
+
+
+def _best(best: Mapping[str, Any] | None) -> tuple[str, ...]:
+    if best is None:
+        return ()
+    return f"best {_number(best['value'])}", f"epoch {best['epoch']:,}, batch {best['step']:,}"
+
+
+def _number(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _last_lines(ending: Ending, resume: str) -> list[str]:
+    """Return what to print last."""
+    if ending.status == "failed" and not ending.batch:  # refused before it trained: the error says it all
+        return []
+    whole = ending.status == "finished"
+    why = f": {ending.why}" if ending.why else ""
+    lines = [] if whole and not why else [f"{'stopped' if whole else ending.status} at batch {ending.batch}{why}"]
+    lines += [f"not saved: {message}" for message in ending.lost]
+    if ending.folder is None:
+        return lines
+    if ending.model is not None:
+        lines.append(f"model: {ending.model}")
+    elif not whole and not any(message.startswith("no model") for message in ending.lost):
+        lines.append(f"no model was written, since the run {'failed' if ending.status == 'failed' else 'was cut off'}")
+    if ending.average is not None:
+        lines.append(f"averaged weights, which were evaluated: {ending.average}")
+    if ending.model is not None or ending.checkpoint is not None:
+        lines.append(f"load it: engine_core.load_model({str(ending.folder)!r}, trust=True)")
+    if ending.checkpoint is not None:
+        lines += [f"latest checkpoint: {ending.checkpoint}", *([] if whole else [f"resume: {resume}"])]
+    elif not whole:
+        lines.append("no checkpoint was saved, so the run can't be resumed")
+    return [*lines, f"results in {ending.folder}"] if whole else lines

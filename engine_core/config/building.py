@@ -18,8 +18,7 @@ from ..errors import ArgumentError, ArgumentTypeError, EngineError, PluginError,
 from ..messages import raised_at
 from ..passes import AlgorithmPass, explicit_order
 from ..registry import CORE, Kind, PluginRecord, Registry
-from .overrides import PLUGINS
-from .reading import Place
+from .reading import LONGEST, PLUGINS, Place
 from .schema import Config, PassEntry, PluginEntry, Target
 
 T = TypeVar("T")
@@ -36,10 +35,10 @@ def find_target(target: str, place: Place) -> Any:
     for name in path.split("."):
         if not hasattr(found, name):
             owner = getattr(found, "__name__", module_name)
-            raise place.error(f"{owner!r} has no attribute {name!r}{suggestion(name, dir(found))}", name)
+            raise place.error(f"{owner!r} has no attribute {name!r}{suggestion(name, dir(found))}")
         found = getattr(found, name)
     if not callable(found):
-        raise place.error(f"{target!r} is not a class or function: it is {found!r}", target, found)
+        raise place.error(f"{target!r} is not a class or function: it is {found!r:.{LONGEST}}")
     return found
 
 
@@ -71,32 +70,33 @@ def bind(section: Target, place: Place) -> Any:
     return functools.partial(function, **section.args) if section.args else function
 
 
-def import_plugin(kind: Kind, entry: PluginEntry, place: Place, registry: Registry) -> Any:
+def import_plugin(kind: Kind, entry: PluginEntry, place: Place) -> Any:
     """Import an installed plugin by name, or a class of your own by target."""
     if entry.name is None:
         return find_target(entry.target or "", place)
-    return _asked(registry.load, kind, entry.name, place, registry)
+    return _asked(Registry.scan().load, kind, entry.name, place)
 
 
-def find_plugin(kind: Kind, name: str, place: Place, registry: Registry) -> PluginRecord:
+def find_plugin(kind: Kind, name: str, place: Place) -> PluginRecord:
     """Return the record of an installed plugin; imports nothing."""
-    return _asked(registry.find, kind, name, place, registry)
+    return _asked(Registry.scan().find, kind, name, place)
 
 
-def _asked(what: Callable[[Kind, str], T], kind: Kind, name: str, place: Place, registry: Registry) -> T:
+def _asked(what: Callable[[Kind, str], T], kind: Kind, name: str, place: Place) -> T:
     """Ask the registry; add to its errors the place, and where to look if no name is similar."""
     try:
         return what(kind, name)
     except PluginError as error:
-        known = any(record.name == name.rpartition(":")[2] for record in registry.records)
-        near = suggestion(name, [record.name for record in registry.records if record.kind == kind])
+        records = Registry.scan().records
+        known = any(record.name == name.rpartition(":")[2] for record in records)
+        near = suggestion(name, [record.name for record in records if record.kind == kind])
         hint = "" if known or near else "; see `engine-core plugins list`; install more with pip"
-        raise place.error(f"{error}{hint}", name) from error
+        raise place.error(f"{error}{hint}") from error
 
 
-def build_plugin(kind: Kind, entry: PluginEntry, place: Place, registry: Registry) -> Any:
+def build_plugin(kind: Kind, entry: PluginEntry, place: Place) -> Any:
     """Return an instance of an installed plugin or of a class of your own."""
-    return _called(import_plugin(kind, entry, place, registry), entry.args, place)
+    return _called(import_plugin(kind, entry, place), entry.args, place)
 
 
 def check_arguments(
@@ -116,7 +116,7 @@ def check_arguments(
         for name in arguments:
             if name not in known:
                 hint = suggestion(name, known) or f"; it takes: {', '.join(known) or 'none'}"
-                raise place.at("args", name).error(f"{_title(function)} has no argument {name!r}{hint}", name)
+                raise place.at("args", name).error(f"{_title(function)} has no argument {name!r}{hint}")
     if given is None:
         return
     try:
@@ -134,8 +134,7 @@ def _import(name: str, place: Place) -> Any:
     except Exception as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and f"{name}.".startswith(f"{missing}."):
-            problem = f"there is no module {missing!r}{suggestion(missing, _siblings(missing))}"
-            raise place.error(problem, missing) from None
+            raise place.error(f"there is no module {missing!r}{suggestion(missing, _siblings(missing))}") from None
         add_note(error, f"raised while importing {name!r} for {place}")
         raise
 
@@ -157,9 +156,9 @@ def _called(function: Any, arguments: Mapping[str, Any], place: Place, *given: A
         with _warnings_at(place):
             return function(*given, **arguments)
     except EngineError as error:
-        raise place.error(str(error), arguments) from error
+        raise place.error(str(error)) from error
     except (TypeError, ValueError) as error:
-        raise place.error(f"{_title(function)}: {error}{raised_at(error)}", arguments) from error
+        raise place.error(f"{_title(function)}: {error}{raised_at(error)}") from error
     except Exception as error:
         add_note(error, f"raised while making what {place} describes")
         raise
@@ -189,17 +188,16 @@ def check_plugins(config: Config) -> None:
     Raises:
         ConfigError: for the first that is not, with the nearest name and the remedy.
     """
-    registry = Registry.scan()
-    for index, requirement in enumerate(config.require_plugins):
+    for requirement, place in config.entries("require_plugins"):
         try:
-            registry.require([requirement])
+            Registry.scan().require([requirement])
         except PluginError as error:
-            raise config.place("require_plugins", index).error(str(error), requirement) from None
+            raise place.error(str(error)) from None
     for section in PLUGINS:
         kind: Any = "callbacks" if section == "loggers" else section
-        for index, entry in enumerate(getattr(config, section)):
+        for entry, place in config.entries(section):
             if entry.name is not None:
-                find_plugin(kind, entry.name, config.place(section, index), registry)
+                find_plugin(kind, entry.name, place)
 
 
 def build_batches(config: Config) -> Batches:
@@ -215,26 +213,21 @@ def build_batches(config: Config) -> Batches:
     try:
         return Batches(**said)
     except (ArgumentError, ArgumentTypeError) as error:
-        raise place.error(str(error), config.batches) from error
+        raise place.error(str(error)) from error
 
 
 def build_algorithms(config: Config) -> list[Algorithm]:
     """Return the algorithms in the order in which they are listed."""
-    registry = Registry.scan()
-    return [
-        build_plugin("algorithms", entry, config.place("algorithms", index), registry)
-        for index, entry in enumerate(config.algorithms)
-    ]
+    return [build_plugin("algorithms", *listed) for listed in config.entries("algorithms")]
 
 
 def build_listeners(config: Config, section: Literal["callbacks", "loggers"], rank: int = 0) -> list[Any]:
     """Return the callbacks or the loggers for this rank in the order in which they are listed; others are not made."""
-    built, registry = [], Registry.scan()
-    for index, entry in enumerate(getattr(config, section)):
-        place = config.place(section, index)
-        if rank and not is_used_on(rank, import_plugin("callbacks", entry, place, registry)):
+    built = []
+    for entry, place in config.entries(section):
+        if rank and not is_used_on(rank, import_plugin("callbacks", entry, place)):
             continue
-        listener = build_plugin("callbacks", entry, place, registry)
+        listener = build_plugin("callbacks", entry, place)
         if isinstance(listener, LoggerDestination) is not (section == "loggers"):
             what = "is a logger; list it under loggers" if section == "callbacks" else "is not a LoggerDestination"
             raise place.error(f"{type(listener).__name__} {what}")
@@ -250,31 +243,27 @@ def build_passes(config: Config, algorithms: Sequence[Algorithm]) -> list[tuple[
     """
     registry = Registry.scan()
     owners = {CORE, *map(registry.distribution_of, algorithms)}
-    passes = [
-        (_build_pass(entry, config.place("passes", index), owners, registry), entry.index)
-        for index, entry in enumerate(config.passes)
-    ]
+    passes = [(_build_pass(entry, place, owners), entry.index) for entry, place in config.entries("passes")]
     if config.order:
         _check_order(config, {registry.identify(a).name: type(a).__name__ for a in algorithms})
         passes.append((explicit_order(dict(config.order)), -1))
     return passes
 
 
-def _build_pass(entry: PassEntry, place: Place, owners: set[str | None], registry: Registry) -> AlgorithmPass:
+def _build_pass(entry: PassEntry, place: Place, owners: set[str | None]) -> AlgorithmPass:
     if entry.name is None:
         return bind(Target(target=entry.target or "", args=entry.args), place)  # type: ignore[no-any-return]
     if entry.args:
-        raise place.at("args").error(f"an installed pass takes no arguments, not {entry.args!r}", entry.args)
-    owner = find_plugin("passes", entry.name, place, registry).distribution
+        raise place.at("args").error(f"an installed pass takes no arguments, not {entry.args!r:.{LONGEST}}")
+    owner = find_plugin("passes", entry.name, place).distribution
     if owner in owners:
         raise place.error(f"pass {entry.name!r} runs anyway, as {owner} is in use; remove it here")
-    return import_plugin("passes", entry, place, registry)  # type: ignore[no-any-return]
+    return import_plugin("passes", entry, place)  # type: ignore[no-any-return]
 
 
 def _check_order(config: Config, registered: Mapping[str, str]) -> None:
-    for event, names in config.order.items():
+    for names, place in config.entries("order"):
         for index, name in enumerate(names):
             if name not in registered and name not in registered.values():
-                place = config.place("order", event, index)
-                problem = f"{name!r} is not one of this config's algorithms{did_you_mean(name, registered)}"
-                raise place.error(problem, name)
+                near = did_you_mean(name, registered)
+                raise place.at(index).error(f"{name!r} is not one of this config's algorithms{near}")

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -20,7 +19,6 @@ from pydantic import (
     Field,
     PrivateAttr,
     ValidationError,
-    field_validator,
     model_validator,
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -28,9 +26,9 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from ..errors import ConfigError, did_you_mean
 from ..event import Event
 from ..metadata import PlainModel
+from ..registry import parse_requirement
 from ..time import Time, as_number
-from .overrides import apply_overrides
-from .reading import LONGEST, Place, SourceFile, read_yaml
+from .reading import LONGEST, Place, SourceFile, apply_overrides, read_yaml
 
 
 class Section(PlainModel, BaseModel):  # the second for ruff, which allows mutable defaults in pydantic models only
@@ -47,7 +45,8 @@ class Section(PlainModel, BaseModel):  # the second for ruff, which allows mutab
     def _check_keys(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             keys = ", ".join(cls.model_fields)
-            raise PydanticCustomError("keys", "{problem}", {"problem": f"has to be a mapping ({keys}), not {values!r}"})
+            problem = f"has to be a mapping ({keys}), not {values!r:.{LONGEST}}"
+            raise PydanticCustomError("keys", "{problem}", {"problem": problem})
         for key in values:
             if key not in cls.model_fields:
                 raise PydanticCustomError("keys", "{problem}", {"key": str(key), "problem": _unknown(key, cls)})
@@ -79,35 +78,27 @@ def _is_duration(value: object) -> str:
     return str(value)
 
 
-def _is_device(name: str) -> str:
-    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", name):
-        raise ValueError(f"has to be auto, cpu, cuda, cuda:1 or mps, not {name!r}")
-    return name
+def _text(pattern: str, what: str) -> AfterValidator:
+    """Return what refuses a text that the pattern does not match."""
 
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text) or not text.isprintable():
+            raise ValueError(f"has to be {what}, not {text!r}")
+        return text
 
-def _is_folder_name(name: str) -> str:
-    if not re.fullmatch(r"[^/\\\s]+", name) or not name.isprintable() or name in (".", ".."):
-        raise ValueError(f"has to be a folder's name, without spaces and slashes, not {name!r}")
-    return name
-
-
-def _is_requirement(requirement: str) -> str:
-    """Return a requirement as it is usually written, or raise a ValueError that says what is wrong with it."""
-    try:
-        return str(Requirement(requirement))
-    except InvalidRequirement as error:
-        problem = " ".join(str(error).split("\n")[0].split())
-        raise ValueError(f"{requirement!r} is not a requirement such as 'some-plugin>=1.2': {problem}") from None
-
-
-def _named(entry: object) -> object:
-    """Let a bare name stand for `{name: ...}`."""
-    return {"name": entry} if isinstance(entry, str) else entry
+    return AfterValidator(check)
 
 
 Duration = Annotated[str, BeforeValidator(_is_duration)]
 EventName = Annotated[str, AfterValidator(lambda name: Event(name).value)]
 TargetName = Annotated[str, AfterValidator(_is_target)]
+
+
+# A bare name stands for `{name: ...}`, one loader for that of the label eval, one path for a list, false for no saves.
+_named = BeforeValidator(lambda entry: {"name": entry} if isinstance(entry, str) else entry)
+_labelled = BeforeValidator(lambda value: {"eval": value} if isinstance(value, dict) and "target" in value else value)
+_listed = BeforeValidator(lambda value: [value] if isinstance(value, (str, int)) else value)
+_off = BeforeValidator(lambda value: {"every": None} if value is False else value)
 
 
 class Target(Section):
@@ -144,12 +135,7 @@ class PassEntry(PluginEntry):
     index: int = -1
 
 
-def _listed(value: object) -> object:
-    """Let one path stand for a list of one."""
-    return [value] if isinstance(value, (str, int)) else value
-
-
-Paths = Annotated[list[str | int], BeforeValidator(_listed)]
+Paths = Annotated[list[str | int], _listed]
 
 
 class BatchSettings(Section):
@@ -200,10 +186,10 @@ class TrainerSettings(Section):
     microbatch_size: Annotated[int, Field(gt=0)] | None = None
     grad_clip_norm: Annotated[float, Field(gt=0)] | None = None
     precision: Literal["fp32", "amp_bf16", "amp_fp16"] = "fp32"
-    device: Annotated[str, AfterValidator(_is_device)] = "auto"
+    device: Annotated[str, _text(r"auto|cpu|mps|cuda(:\d+)?", "auto, cpu, cuda, cuda:1 or mps")] = "auto"
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     progress_bar: Literal["auto", "lines", True, False] = "auto"
-    run_name: Annotated[str, AfterValidator(_is_folder_name)] | None = None
+    run_name: Annotated[str, _text(r"(?!\.\.?$)[^/\\\s]+", "a folder's name, without spaces and slashes")] | None = None
     load_path: str | None = None
     autoresume: bool = False
     load_weights_only: bool = False
@@ -223,11 +209,6 @@ class CheckpointSettings(Section):
     keep_best: str | None = None
 
 
-def _off(value: object) -> object:
-    """Let false stand for `{every: null}`."""
-    return {"every": None} if value is False else value
-
-
 class ResultSettings(Section):
     """Results, each `<label>/<metric>` or a metric of all loaders, of which the lower or the higher value is better."""
 
@@ -235,7 +216,7 @@ class ResultSettings(Section):
     higher: list[str] = []
 
 
-Plugins = list[Annotated[PluginEntry, BeforeValidator(_named)]]
+Plugins = list[Annotated[PluginEntry, _named]]
 
 
 class Config(Section, BaseModel):  # the second for ruff, as above Section
@@ -269,19 +250,19 @@ class Config(Section, BaseModel):  # the second for ruff, as above Section
     data: Target
     optimizer: Target
     loss: Target | None = None
-    eval_data: dict[str, Target] = {}
+    eval_data: Annotated[dict[str, Target], _labelled] = {}
     batches: BatchSettings = BatchSettings.model_construct()
     metrics: dict[str, Target] = {}
     results: ResultSettings = ResultSettings.model_construct()
     schedulers: list[ScheduleEntry] = []
-    checkpoints: Annotated[CheckpointSettings, BeforeValidator(_off)] = CheckpointSettings.model_construct()
+    checkpoints: Annotated[CheckpointSettings, _off] = CheckpointSettings.model_construct()
     trainer: TrainerSettings = TrainerSettings.model_construct()
     algorithms: Plugins = []
     callbacks: Plugins = []
     loggers: Plugins = []
-    passes: list[Annotated[PassEntry, BeforeValidator(_named)]] = []
+    passes: list[Annotated[PassEntry, _named]] = []
     order: dict[EventName, list[str]] = {}
-    require_plugins: list[Annotated[str, AfterValidator(_is_requirement)]] = []
+    require_plugins: list[Annotated[str, AfterValidator(lambda text: str(parse_requirement(text)))]] = []
 
     _source: SourceFile = PrivateAttr(default=SourceFile())
 
@@ -291,11 +272,6 @@ class Config(Section, BaseModel):  # the second for ruff, as above Section
         """A key without a value, as when all its lines are commented out, counts as absent."""
         return {k: v for k, v in values.items() if v is not None} if isinstance(values, dict) else values
 
-    @field_validator("eval_data", mode="before")
-    @classmethod
-    def _one_loader(cls, value: Any) -> Any:
-        return {"eval": value} if isinstance(value, dict) and "target" in value else value
-
     def model_post_init(self, context: Any) -> None:
         """Take the source file from the validation context."""
         self._source = context or SourceFile()
@@ -303,6 +279,13 @@ class Config(Section, BaseModel):  # the second for ruff, as above Section
     def place(self, *keys: str | int) -> Place:
         """Return where a value is in the file, for messages."""
         return Place(self._source, keys)
+
+    def entries(self, *sections: str) -> Iterator[tuple[Any, Place]]:
+        """Yield what sections list or name, each with its place, whose last key is its index or its name."""
+        for section in sections:
+            value = getattr(self, section)
+            for key, entry in value.items() if isinstance(value, dict) else enumerate(value):
+                yield entry, self.place(section, key)
 
 
 def load_config(path: Path | str, overrides: Iterable[str] = ()) -> Config:
@@ -314,13 +297,7 @@ def load_config(path: Path | str, overrides: Iterable[str] = ()) -> Config:
     Raises:
         ConfigError: (a ValueError) with one line for each problem: file, line, key, what is wrong, the nearest name.
     """
-    source = read_yaml(path)
-    values = source.root.value
-    if not isinstance(values, dict):
-        what = "is empty" if values is None else f"holds {'a list' if isinstance(values, list) else repr(values)}"
-        problem = f"the file {what}; a config is a mapping with the keys model, data, optimizer"
-        raise Place(source).error(problem, values)
-    source = apply_overrides(source, overrides)
+    source = apply_overrides(read_yaml(path), overrides)
     return _checked(source.root.plain(), source, source)
 
 
@@ -350,10 +327,10 @@ def override(config: Config, checkpoints: Mapping[str, Any] | Literal[False] | N
     return _checked(values, config.place().source, SourceFile())
 
 
-def _checked(values: Mapping[str, Any], source: SourceFile, blamed: SourceFile) -> Config:
+def _checked(values: Any, source: SourceFile, blamed: SourceFile) -> Config:
     """Return the config; problems are reported with the lines of `blamed`."""
     try:
-        return Config.model_validate(dict(values), context=source)
+        return Config.model_validate(values, context=source)
     except ValidationError as error:
         raise ConfigError("\n".join(_problems(error.errors(), blamed))) from None
 
@@ -370,7 +347,7 @@ def _problems(details: Iterable[ErrorDetails], source: SourceFile) -> list[str]:
         nodes = place.nodes()
         line = nodes[-1].origin if len(nodes) > len(place.keys) else 0
         order = sys.maxsize if isinstance(line, str) else line or 0  # overrides after the file
-        errors.append((order, str(place.error(_wording(detail), detail["input"]))))
+        errors.append((order, str(place.error(_wording(detail)))))
     return [message for _, message in sorted(errors, key=lambda item: item[0])]
 
 
@@ -381,4 +358,4 @@ def _wording(detail: ErrorDetails) -> str:
         return detail["msg"]
     if "error" in detail.get("ctx", {}):
         return str(detail["ctx"]["error"])
-    return f"{re.sub('^(Input|String) should', 'has to', detail['msg'])}, not {detail['input']!r}"
+    return f"{re.sub('^(Input|String) should', 'has to', detail['msg'])}, not {detail['input']!r:.{LONGEST}}"

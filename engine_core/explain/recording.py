@@ -63,13 +63,12 @@ def explain_config(config: Config, loop: str | None = None) -> Explanation:
         loop: an installed loop, such as `fsdp`; what it refuses is among the problems. Callbacks and loggers are then
             imported, and known by their class.
     """
-    algorithms, listeners, registry = build_algorithms(config), _listeners_of(config), Registry.scan()
-    named = [(entry.name, place) for entry, place in listeners if entry.name is not None]
+    algorithms, listeners = build_algorithms(config), [*config.entries("callbacks", "loggers")]
     return explain_algorithms(
         algorithms,
         build_passes(config, algorithms),
-        distributions={find_plugin("callbacks", name, place, registry).distribution for name, place in named},
-        listeners=[import_plugin("callbacks", *each, registry) for each in listeners] if loop is not None else (),
+        distributions=[find_plugin("callbacks", e.name, at).distribution for e, at in listeners if e.name is not None],
+        listeners=[import_plugin("callbacks", *listed) for listed in listeners] if loop is not None else (),
         offers=_offers_of(loop),
     )
 
@@ -80,8 +79,8 @@ def explain_installed(names: Sequence[str], loop: str | None = None) -> Explanat
     Args:
         loop: an installed loop, such as `fsdp`; what it refuses is among the problems.
     """
-    registry, offers = Registry.scan(), _offers_of(loop)
-    algorithms = [build_plugin("algorithms", PluginEntry(name=n), Place(SourceFile(n)), registry) for n in names]
+    offers = _offers_of(loop)
+    algorithms = [build_plugin("algorithms", PluginEntry(name=n), Place(SourceFile(n))) for n in names]
     return explain_algorithms(algorithms, offers=offers)
 
 
@@ -123,12 +122,6 @@ def _explain(
 
 def _with_notes(error: BaseException) -> str:
     return "\n".join([str(error), *getattr(error, "__notes__", ())])
-
-
-def _listeners_of(config: Config) -> list[tuple[PluginEntry, Place]]:
-    """Return what the config lists as callbacks and loggers, and where."""
-    sections = [(section, getattr(config, section)) for section in ("callbacks", "loggers")]
-    return [(entry, config.place(name, index)) for name, entries in sections for index, entry in enumerate(entries)]
 
 
 def _offers_of(loop: str | None) -> Offers:

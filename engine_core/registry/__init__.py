@@ -1,7 +1,7 @@
 """Which plugins are installed, which distribution ships them, and how to load them. Listing imports none."""
 
 from .checks import check_plugin, load_plugin, missing_methods
-from .installed import brought_by, installed_version, normalise, required_by, unmet
+from .installed import brought_by, installed_version, normalise, parse_requirement, required_by, unmet
 from .records import CORE, Kind, Origin, PluginRecord, display_name
 from .registry import Registry, as_plugins
 
@@ -19,6 +19,7 @@ __all__ = [
     "load_plugin",
     "missing_methods",
     "normalise",
+    "parse_requirement",
     "required_by",
     "unmet",
 ]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from ..arguments import path_of
+from ..callbacks.profiler import TIMING_SCHEMA
 from ..errors import ArgumentError
 from ..files import MOST_BYTES_OF_JSON, why_not
 from ..logger import is_event
@@ -30,7 +31,6 @@ from .series import (
 )
 
 Status = Literal["finished", "paused", "unfinished"]
-TIMING_SCHEMA = 1
 WATCHED = (NAME, "metrics.jsonl", "events.jsonl", "results.json", "timing.json", "files", "checkpoints")
 _OF_A_SPAN = ("count", "seconds", "own_seconds")
 _MOST_WARNINGS = 250

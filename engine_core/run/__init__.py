@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from .evaluating import Evaluated, evaluate
-from .making import make_trainer
-from .models import load_model
-from .outcome import Ending, RunResults
+from .build import make_trainer
+from .dry_run import Trial, try_config
+from .load import Evaluated, evaluate, load_model
+from .result import Ending, RunResults
 from .training import Run, train
-from .trial import Trial, try_config
 
 __all__ = [
     "Ending",

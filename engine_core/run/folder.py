@@ -1,28 +1,41 @@
-"""A run's folder: which one it is, and that no other run has it. Makes no Trainer."""
+"""A run's folder: which one it is, that no other run has it, and what is told in it. Makes no Trainer."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import os
+import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from ..arguments import path_of
-from ..checkpoint import RUN_CHECKPOINTS, has_checkpoint, read_manifest, resolve
+from ..callbacks.reporter import RunReporter, as_line
+from ..changes import changes, leaves
+from ..checkpoint import MODEL, RUN_CHECKPOINTS, has_checkpoint, read_manifest, resolve
 from ..config import Config
 from ..errors import ArgumentError, SameRunError
 from ..files import MOST_BYTES_OF_JSON, cannot_write, read_json, why_not, write_new, write_whole
+from ..logger import Logger
+from ..loggers.run_files import RunFiles
 from ..manifest import NAME as MANIFEST
 from ..randomness import check_seed
 from ..ranks import Ranks
+from ..state import State
 from ..trainer import new_name
-from .outcome import as_json
+from .result import AVERAGE, Ending, as_json
 
-_RESULTS = ("results.json", "model.safetensors", "model-average.safetensors")
+_RESULTS = ("results.json", MODEL, AVERAGE)
 FILES = (MANIFEST, "metrics.jsonl", "metrics.csv", *_RESULTS)
 """What a run writes into its folder, beside checkpoints and logged files."""
+OWN_KINDS = ("epoch", "progress", "warning", "timing")
+"""The kinds of events that the file has and `train --json` does not print."""
+PROGRESS_EVERY = 1000
+"""How many batches lie between two lines of progress."""
+MOST_WARNINGS = 200
 
 
 def choose_folder(config: Config, folder: Path | str | None = None) -> Path:
@@ -45,36 +58,34 @@ def choose_folder(config: Config, folder: Path | str | None = None) -> Path:
 
 
 def _check_folder(config: Config, folder: Path) -> None:
-    resumes = config.trainer.autoresume and any(map(has_checkpoint, _saver_folders(config, folder)))
+    """Raise unless the run may write into the folder."""
+    autoresume, remedy = config.trainer.autoresume, "choose another folder, or remove that one"
     if problem := why_not(folder / MANIFEST, MOST_BYTES_OF_JSON):
-        raise ArgumentError(f"{str(folder)!r} can't be a run's folder: {problem}; choose another folder, or remove it")
-    if not _is_run(folder):
+        raise ArgumentError(f"{str(folder)!r} can't be a run's folder: {problem}; {remedy}")
+    resumes = autoresume and any(map(has_checkpoint, _saver_folders(config, folder)))
+    if (saved := _manifest_in(folder)) is None:
         names = _RESULTS if resumes else FILES  # a program's run has checkpoints and logs, and neither of the others
-        there = next((folder / name for name in names if os.path.lexists(folder / name)), None)
-        if there is not None:
-            raise ArgumentError(
-                f"{str(there)!r} is there, and {str(folder)!r} is not the folder of a run: the file is left as it is; "
-                "choose another folder, or remove it"
-            )
+        if there := [name for name in names if os.path.lexists(folder / name)]:
+            what = f"is not the folder of a run, and holds {there[0]!r}, which is left as it is"
+            raise ArgumentError(f"{str(folder)!r} {what}; {remedy}")
         return
-    is_same, has_ended = _is_same_run(config, folder), os.path.lexists(folder / "results.json")
-    if resumes or (config.trainer.autoresume and is_same and not has_ended):  # it ended before it was saved
+    is_same, has_ended = _is_same(config, saved.get("config")), os.path.lexists(folder / "results.json")
+    if resumes or (autoresume and is_same and not has_ended):  # it ended before it was saved
         return
-    if not is_same or config.trainer.autoresume:
-        why = "this very run, which has finished and left no checkpoint" if is_same else "another run"
-        remedy = "" if config.trainer.autoresume else ", or resume it (autoresume)"
-        raise ArgumentError(f"{str(folder)!r} holds {why}; choose another folder, remove that one{remedy}")
-    remedy = "has finished: train it longer" if has_ended else "has not finished: resume it"
-    raise SameRunError(f"{str(folder)!r} holds this very run, which {remedy} (autoresume), or choose another folder")
+    if is_same and not autoresume:
+        way = "has finished: train it longer" if has_ended else "has not finished: resume it"
+        raise SameRunError(f"{str(folder)!r} holds this very run, which {way} (autoresume), or choose another folder")
+    what = "this very run, which has finished and left no checkpoint" if is_same else "another run"
+    raise ArgumentError(f"{str(folder)!r} holds {what}; {remedy}{'' if autoresume else ', or resume it (autoresume)'}")
 
 
-def _is_run(folder: Path) -> bool:
-    """Is this the folder of a run, as its manifest says?"""
-    try:
+def _manifest_in(folder: Path) -> dict[str, Any] | None:
+    """Return the manifest, if this is the folder of a run."""
+    with suppress(ArgumentError):
         told = read_json(folder / MANIFEST)
-    except ArgumentError:
-        return False
-    return isinstance(told, dict) and type(told.get("schema")) is int and "run_name" in told
+        if isinstance(told, dict) and type(told.get("schema")) is int and "run_name" in told:
+            return told
+    return None
 
 
 def _saver_folders(config: Config, folder: Path) -> list[Path]:
@@ -83,25 +94,17 @@ def _saver_folders(config: Config, folder: Path) -> list[Path]:
     return [folder / RUN_CHECKPOINTS, *(path_of(place) for place in given if isinstance(place, (str, Path)))]
 
 
-def _is_same_run(config: Config, folder: Path) -> bool:
-    """Does the folder's manifest have this config, but for how the run is resumed, its name, and a seed it drew?"""
-    try:
-        saved = read_json(folder / MANIFEST)["config"]
-        there, here = (dict(values) for values in (saved, json.loads(as_json(config.model_dump(exclude_unset=True)))))
-        other = {"seed"} if config.trainer.seed is None else set()
-        for values in (there, here):
-            kept = values.pop("trainer", {}).items()
-            values["trainer"] = {k: v for k, v in kept if k not in _RESUMES | other}
-    except (ArgumentError, LookupError, TypeError, ValueError, AttributeError):  # a damaged one is another run's
-        return False
-    return there == here
+def _is_same(config: Config, saved: Any) -> bool:
+    """Is a saved config this one, but for how the run is resumed, its name, and a seed that it drew?"""
+    here = json.loads(as_json(config.model_dump(exclude_unset=True)))
+    other = {"autoresume", "load_path", "load_weights_only", "load_strict", "load_changed", "run_name"}
+    other |= {"seed"} if config.trainer.seed is None else set()
+    ignored = {"trainer", *(f"trainer.{name}" for name in other)}
+    return all(change.path in ignored for change in changes(dict(leaves(saved)), dict(leaves(here))))
 
 
-_RESUMES = {"autoresume", "load_path", "load_weights_only", "load_strict", "load_changed", "run_name"}
-
-
-def settle(config: Config, folder: Path) -> Config:
-    """Return the config with a name and a seed, so that the manifest's config repeats this run.
+def settle(config: Config, folder: Path) -> dict[str, Any]:
+    """Return a seed and a name for the config, so that the manifest's config repeats this run.
 
     A resumed run makes model and data with the saved run's seed.
     """
@@ -111,26 +114,120 @@ def settle(config: Config, folder: Path) -> Config:
     if seed is None and path is not None and not settings.load_weights_only:
         saved = read_manifest(resolve(path_of(path))).get("seed")
         seed = saved if isinstance(saved, int) else None
-    settled = {"seed": check_seed(seed), "run_name": settings.run_name or folder.name}
-    return config.model_copy(update={"trainer": settings.model_copy(update=settled)})
+    return {"seed": check_seed(seed), "run_name": settings.run_name or folder.name}
 
 
-@contextmanager
-def claimed(folder: Path, ranks: Ranks, described: str, *, again: bool) -> Iterator[Callable[[], None]]:
-    """Claim the folder for this run, and yield what begins the attempt there: it writes the manifest over a former one.
+class FolderReporter(RunReporter):
+    """Begins an attempt in a run's folder, and writes its events among what it logs; those of earlier attempts stay.
 
-    Rank 0 does so for all. With `again` the folder may already be this run's. If the run fails before it has logged, a
-    manifest that is new goes again.
+    The file has further kinds: `epoch` at each EPOCH_END and `progress` every 1,000 batches, with `runs`, how often
+    each algorithm ran at each event since the line before; `warning`, with `category` and `message`; and `timing`, with
+    the sums of a run that did not finish.
+
+    Args:
+        files: what writes the events, counts the runs, has the clock, and says where the folder is.
+        hand_on: receives the lines that `train --json` prints.
     """
-    is_new = ranks.decide(lambda: _claim(folder, described, again=again))
-    try:
-        yield (lambda: None) if is_new else (lambda: _describe_attempt(folder, described))
-    except BaseException:
-        if is_new and not ranks.rank and not (folder / "metrics.jsonl").exists():
-            with suppress(OSError):  # others have files in it
-                (folder / MANIFEST).unlink(missing_ok=True)
-                folder.rmdir()
-        raise
+
+    def __init__(self, files: RunFiles, hand_on: Callable[[str], object] = lambda _: None) -> None:
+        super().__init__(hand_on)
+        self._files, self._folder = files, files.folder
+        self._described: str | None = None
+        self._counted = Counter[str]()
+        self._warned = set[str]()
+        self._state = State()
+        self.has_begun = False
+
+    @property
+    def seconds(self) -> float:
+        """Return the time since the first attempt's INIT, in seconds, without the time between attempts."""
+        return self._files.clock_s
+
+    @contextmanager
+    def claiming(self, ranks: Ranks, described: str, *, again: bool) -> Iterator[None]:
+        """Claim the folder for this run with its manifest, and tell of each warning that is shown in the block.
+
+        Rank 0 claims it for all. With `again` it may already be this run's. If the run fails before it has logged, a
+        manifest that is new goes again.
+        """
+        is_new, shown = ranks.decide(lambda: _claim(self._folder, described, again=again)), warnings.showwarning
+        self._described = None if is_new else described
+
+        def show(message: Any, category: type[Warning], *place: Any, **more: Any) -> None:
+            self._note(category.__name__, str(message))
+            shown(message, category, *place, **more)
+
+        warnings.showwarning = show
+        try:
+            yield
+        except BaseException:
+            if is_new and not ranks.rank and not (self._folder / "metrics.jsonl").exists():
+                with suppress(OSError):  # others have files in it
+                    (self._folder / MANIFEST).unlink(missing_ok=True)
+                    self._folder.rmdir()
+            raise
+        finally:
+            if warnings.showwarning is show:
+                warnings.showwarning = shown
+
+    def begin(self) -> None:
+        """Let the manifest take the place of a former one, and remove what that attempt left: training goes past it."""
+        self.has_begun = True
+        try:
+            if self._described is not None:
+                _describe_attempt(self._folder, self._described)
+            for name in _RESULTS:
+                (self._folder / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise cannot_write(error, f"can't write to {str(self._folder)!r}: {error}") from error
+
+    def fit_start(self, state: State, logger: Logger) -> None:
+        """Begin, tell what the run is, once, and count the algorithms' runs from here."""
+        self.begin()  # savers have made sure that no other run is here
+        self._state, self._counted = state, Counter(self._files.runs)
+        super().fit_start(state, logger)
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        """Take the loss of the batch, and tell now and then how far the run is."""
+        super().batch_end(state, logger)
+        if not state.timestamp.batch % PROGRESS_EVERY:
+            self._emit_runs("progress", state)
+
+    def epoch_end(self, state: State, logger: Logger) -> None:
+        """Tell that an epoch is complete."""
+        self._emit_runs("epoch", state)
+
+    def emit(self, event: dict[str, Any]) -> None:
+        """Write the event, and hand it on if it is not the file's own."""
+        line = as_line(event)
+        if self._started_s is not None:  # else the folder may be another run's
+            self._files.write_event(line, is_last="status" in event)
+        if event["kind"] not in OWN_KINDS:
+            self._write(line)
+
+    def end_with(self, ending: Ending, exit_code: int | None = None, resume: str | None = None) -> None:
+        """Write how the run ended, once, after the engine is closed.
+
+        Args:
+            exit_code: of the command; None: there is none.
+            resume: the command that resumes the run.
+        """
+        left = {"model": ending.model, "average": ending.average, "checkpoint": ending.checkpoint}
+        is_over = ending.status == "finished" or ending.checkpoint is None
+        self.end(ending.status, exit_code, folder=ending.folder, **left, resume=None if is_over else resume)
+
+    def _note(self, category: str, message: str) -> None:
+        if self._started_s is None or message in self._warned or len(self._warned) > MOST_WARNINGS:
+            return
+        if len(self._warned) == MOST_WARNINGS:
+            category, message = "Warning", f"there were more than {MOST_WARNINGS} warnings; the others are left out"
+        self._warned.add(message)
+        self.emit({**self.event("warning", self._state), "category": category, "message": message})
+
+    def _emit_runs(self, kind: str, state: State) -> None:
+        runs = self._files.runs
+        self.emit({**self.event(kind, state), "runs": dict(runs - self._counted)})
+        self._counted = Counter(runs)
 
 
 def _claim(folder: Path, described: str, *, again: bool) -> bool:

@@ -5,31 +5,26 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..callback import Callback, saver_folders
+from ..callback import saver_folders
 from ..checkpoint import has_checkpoint
 from ..config import Config
 from ..errors import CheckpointError, CheckpointWarning, OrderError
 from ..explain import explain_engine
-from ..files import cannot_write, write_whole
-from ..logger import Logger
+from ..files import write_whole
 from ..loggers.run_files import RunFiles
 from ..manifest import NAME as MANIFEST
 from ..manifest import SCHEMA
 from ..messages import enumerated, warn
-from ..parallel import join, spread_of
 from ..ranks import Ranks
 from ..signals import SignalGuard
-from ..state import State
-from ..time import Timestamp
 from ..trainer import Trainer, clock_in, describe, ending_together, is_between_batches, versions_of
-from .diary import Diary
-from .folder import choose_folder, claimed, settle
-from .making import check_can_train, make_trainer, parallel_of
-from .models import remove_model, write_model
-from .outcome import Ending, RunResults, as_json, latest_of, results_of, timing_of
+from .build import join_ranks, make_trainer
+from .folder import FolderReporter, choose_folder, settle
+from .result import Ending, RunResults, as_json, latest_of, results_of, timing_of, write_model
 
 
 class Run:
@@ -60,15 +55,14 @@ class Run:
         watch: Iterable[Any] | None = None,
         hand_on: Callable[[str], object] = lambda _: None,
     ) -> None:
-        check_can_train(config)
-        self.ranks = join(spread_of(parallel_of(config)), config.trainer.device)
+        self.ranks = join_ranks(config)
         self.folder, self.config = _settled(config, folder, self.ranks)
         self._files = RunFiles(self.folder)
-        self.diary, self._begin = Diary(self._files, hand_on), _Begin(self.folder)
+        self.reporter = FolderReporter(self._files, hand_on)
         self.trainer = make_trainer(
             self.config,
             loggers=[self._files],
-            callbacks=[self._begin, self.diary],
+            callbacks=[self.reporter],
             profile={"path": profile} if timing or profile is not None else None,
             folder=self.folder,
             watch=watch,
@@ -83,15 +77,11 @@ class Run:
 
         After an exception, which passes, `end` says it.
         """
-        trainer, folder = self.trainer, self.folder
+        trainer = self.trainer
         with trainer:
             # First: an impossible order is found before there is a folder.
             described = as_json(_manifest(self.config, trainer))
-            again = self.config.trainer.autoresume
-            with (
-                claimed(folder, self.ranks, described, again=again) as self._begin.write,
-                self.diary.noting_warnings(),
-            ):
+            with self.reporter.claiming(self.ranks, described, again=self.config.trainer.autoresume):
                 trainer.fit()
             # A first signal waits until what a complete fit leaves is written; then there is nothing to end.
             with SignalGuard(lambda _: None):
@@ -110,22 +100,24 @@ class Run:
             if is_between_batches(error):  # else half a step may be in the model
                 self._results = results_of(self.trainer, self._files)
                 self._write_model()
-                self._wait_for_files()
+                self.ranks.any(False)  # as below
         elif error is not None:
             status = "failed"
         elif self._results is not None and self._results.is_paused:
             status = "paused"
-        if status != "finished" and (timing := timing_of(self.trainer)) is not None:
-            self.diary.tell_timing(timing)
         model, average = self._written
-        state = self.trainer.state
+        state, latest, own = self.trainer.state, latest_of(self.trainer), self.folder.absolute()
+        if latest is not None and latest.is_relative_to(own):
+            latest = self.folder / latest.relative_to(own)
+        if status != "finished" and (timing := timing_of(self.trainer)) is not None:
+            self.reporter.emit({**self.reporter.event("timing", state), **timing})
         return Ending(
             status=status,
             folder=self.folder if (self.folder / MANIFEST).exists() else None,
             batch=state.timestamp.batch,
             model=model,
             average=average,
-            checkpoint=_short(latest_of(self.trainer), self.folder),
+            checkpoint=latest,
             lost=tuple(self._lost),
             results=self._results,
             why=state.loop.stop_reason,
@@ -136,22 +128,20 @@ class Run:
 
         One that was cut off after its last checkpoint leaves the rest now.
         """
-        if self._begin.has_begun:
-            return False
-        if (self.folder / "results.json").exists():
-            return True
-        for each in (self._begin, self._files):
-            each.fit_start(self.trainer.state, self.trainer.logger)
+        if not self.reporter.has_begun:
+            if (self.folder / "results.json").exists():
+                return True
+            self.reporter.begin()
+            self._files.fit_start(self.trainer.state, self.trainer.logger)
         return False
 
     def _write_rest(self, results: RunResults) -> None:
         """Write what a run leaves at its end, beside what was logged."""
         self._write_model()
-        self._check_there()
         self._check_saved("the run paused" if results.is_paused else "the run ended")
-        if not results.is_paused:
+        if not self.ranks.rank:
             self._write_results(results)
-        self._wait_for_files()
+        self.ranks.any(False)  # wait for rank 0: torchrun ends it once a process has ended with another code than 0
 
     def _write_model(self) -> None:
         try:
@@ -159,12 +149,11 @@ class Run:
         except CheckpointError as error:
             self._lost.append(f"no model was written: {error}")
 
-    def _wait_for_files(self) -> None:
-        """Wait for rank 0, which writes them: torchrun ends it once a process has ended with another code than 0."""
-        self.ranks.any(False)
-
     def _write_results(self, results: RunResults) -> None:
-        if self.ranks.rank:
+        """Write the results of a run that did not pause; note which files are not whole, or were taken away."""
+        if gone := [name for name in (MANIFEST, "metrics.jsonl") if not (self.folder / name).exists()]:
+            self._lost.append(f"something took {enumerated(gone)} out of {str(self.folder)!r} while the run trained")
+        if results.is_paused:
             return
         try:
             write_whole(self.folder / "results.json", as_json(results.to_json()))
@@ -173,18 +162,14 @@ class Run:
         if self._files.lost:
             self._lost.append(f"metrics.jsonl or metrics.csv is not whole: {self._files.lost}")
 
-    def _check_there(self) -> None:
-        """Note which of the run's files are not in its folder any more, where all of them are since the fit began."""
-        there = (MANIFEST, "metrics.jsonl")
-        gone = [] if self.ranks.rank else [name for name in there if not (self.folder / name).exists()]
-        if gone:
-            what = f"{enumerated(gone)} {'is' if len(gone) == 1 else 'are'} missing in {str(self.folder)!r}"
-            self._lost.append(f"{what}: something moved or removed it while the run trained")
-
     def _check_saved(self, what: str) -> None:
         """Note that the last position is in none of the folders: started again, the run would repeat its work."""
         now, folders = self.trainer.state.timestamp, saver_folders(self.trainer.state.callbacks)
-        if folders and not any(_holds(folder, now) for folder in folders):
+        for folder in folders:
+            with suppress(CheckpointError):
+                if has_checkpoint(folder) and clock_in(folder) == (now.batch, now.epoch):
+                    return
+        if folders:
             where = " or ".join(repr(str(folder)) for folder in folders)
             self._lost.append(f"{what} at batch {now.batch} and was not saved in {where}")
 
@@ -201,9 +186,9 @@ def train(
     try:
         ending = run.train()
     except BaseException as error:
-        run.diary.end_with(run.end(error))
+        run.reporter.end_with(run.end(error))
         raise
-    run.diary.end_with(ending)
+    run.reporter.end_with(ending)
     assert ending.results is not None
     if ending.results.is_paused and ending.lost:
         raise CheckpointError("; ".join(ending.lost))
@@ -215,52 +200,12 @@ def train(
 def _settled(config: Config, folder: Path | str | None, ranks: Ranks) -> tuple[Path, Config]:
     """Return the run's folder and its config with a name and a seed, as rank 0 chooses them."""
 
-    def choose() -> tuple[str, int | None, str | None]:
+    def choose() -> tuple[str, dict[str, Any]]:
         chosen = choose_folder(config, folder)
-        settings = settle(config, chosen).trainer
-        return str(chosen), settings.seed, settings.run_name
+        return str(chosen), settle(config, chosen)
 
-    chosen, seed, run_name = ranks.decide(choose)
-    settings = config.trainer.model_copy(update={"seed": seed, "run_name": run_name})
-    return Path(chosen), config.model_copy(update={"trainer": settings})
-
-
-class _Begin(Callback):
-    """Begins an attempt in the folder, once savers have made sure that no other run is here.
-
-    Its manifest takes the place of the former one, and what that attempt left at its end goes: training goes past it.
-    """
-
-    every_rank = False
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.write: Callable[[], None] = lambda: None
-        self.has_begun = False
-
-    def fit_start(self, state: State, logger: Logger) -> None:
-        """Write the one, and remove the other."""
-        self.has_begun = True
-        try:
-            self.write()
-            remove_model(self._folder)
-            (self._folder / "results.json").unlink(missing_ok=True)
-        except OSError as error:
-            raise cannot_write(error, f"can't write to {str(self._folder)!r}: {error}") from error
-
-
-def _short(path: Path | None, folder: Path) -> Path | None:
-    """Return a path as short as the folder's, if it is in it."""
-    whole = folder.absolute()
-    return folder / path.relative_to(whole) if path is not None and path.is_relative_to(whole) else path
-
-
-def _holds(folder: Path, now: Timestamp) -> bool:
-    """Is the latest checkpoint in the folder of this position?"""
-    try:
-        return has_checkpoint(folder) and clock_in(folder) == (now.batch, now.epoch)
-    except CheckpointError:
-        return False
+    chosen, settled = ranks.decide(choose)
+    return Path(chosen), config.model_copy(update={"trainer": config.trainer.model_copy(update=settled)})
 
 
 def _manifest(config: Config, trainer: Trainer) -> dict[str, Any]:

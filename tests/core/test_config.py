@@ -1,5 +1,9 @@
 """Config files: what they may say, and the one message for what they may not."""
 
+import json
+import subprocess
+import sys
+
 import pytest
 
 from engine_core.config import Config, ConfigError, load_config, override
@@ -105,7 +109,7 @@ def test_yaml_is_version_1_2(tmp_path):
         ),
         (
             "require_plugins: [a b]",
-            "run.yaml:1: require_plugins[0]: 'a b' is not a requirement such as 'some-plugin>=1.2': ",
+            "run.yaml:1: require_plugins[0]: 'a b' is not a requirement such as 'some-plugin>=1.2,<2': ",
         ),
     ],
 )
@@ -125,12 +129,11 @@ def test_all_problems_come_in_the_order_of_the_file(refused):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "run.yaml: the file is empty; a config is a mapping with the keys model, data, optimizer"),
-        ("# nothing", "run.yaml: the file is empty; a config is a mapping with the keys model, data, optimizer"),
-        ("- a", "run.yaml: the file holds a list; a config is a mapping with the keys model, data, optimizer"),
+        ("# nothing", "run.yaml: has to be a mapping (model, data, optimizer, "),
+        ("- a", "run.yaml: has to be a mapping (model, data, optimizer, "),
         ("a: [1", "run.yaml:1: not valid YAML: while parsing a flow sequence, expected ',' or ']', but got"),
-        ("a: {b: 1,\n b: 2}", "run.yaml:2: a.b: duplicate key, first used in line 1; remove one"),
-        ("a: &x [*x]", "run.yaml:1: nested deeper than 100 levels, with its aliases written out"),
+        ("a: {b: 1,\n b: 2}", "run.yaml:2: not valid YAML: duplicate key 'b', first used in line 1; remove one"),
+        ("a: &x [*x]", "run.yaml:1: not valid YAML: nested deeper than 100 levels, with its aliases written out"),
         ("a: !!python/name:os.system", "run.yaml:1: not valid YAML: could not determine a constructor for the tag"),
         ("a: 1\n---\nb: 2", "run.yaml:2: not valid YAML: expected a single document in the stream"),
     ],
@@ -178,3 +181,12 @@ def test_a_config_made_in_python_is_refused_with_the_place_and_without_a_url():
         "model.target: has to be a valid string, not 3",
         "optimizer: this key is missing",
     ]
+
+
+def test_a_mistake_in_a_config_is_told_without_torch_as_json_too(tmp_path):
+    (tmp_path / "run.yaml").write_text("modle: 3")
+    code = "import sys; sys.modules['torch'] = None; from engine_core.cli import main; main(sys.argv[1:])"
+    command = [sys.executable, "-c", code, "train", "run.yaml", "--json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, json.loads(done.stdout)["exit_code"]) == (2, 2)
+    assert done.stderr == "Error: run.yaml:1: modle: unknown key; did you mean 'model'?\n"

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine_core.config import Config, ConfigError, build, build_passes, check_plugins, load_config, make_factory
-from engine_core.config.reading import LEVELS, LONGEST, NODES, Place, read_yaml
+from engine_core.config import ConfigError, load_config
+from engine_core.config.reading import LONGEST, NODES, Place, read_yaml
+from engine_core.files import DEEPEST
 
 from .test_config import VALID
 
@@ -44,9 +45,8 @@ def refused(tmp_path):
         ("0o9", "'0o9' is not a valid int"),
         ("!!bool abc", "'abc' is not a valid bool"),
         ("!!float ''", "'' is not a valid float"),
-        ("!!timestamp 99999-99-99", "'99999-99-99' is not a valid timestamp"),
-        ("!!timestamp 2026-13-01", "'2026-13-01' is not a valid timestamp"),
-        (NINES, f"'{NINES[:199]} is not a valid int"),
+        ("!!timestamp 2026-01-01", "could not determine a constructor for the tag 'tag:yaml.org,2002:timestamp'"),
+        (NINES, f"'{NINES[:99]} is not a valid int"),
         ('"\\U00110000"', "chr() arg not in range(0x110000)"),
         (f"!{HUGE} 1", cut(f"could not determine a constructor for the tag '!{HUGE}'")),
         (f"*{HUGE}", cut(f"found undefined alias '{HUGE}'")),
@@ -61,16 +61,14 @@ def test_a_directive_with_an_endless_number_is_refused(refused):
     assert refused(f"%YAML 1.{NINES}\n---\na: 1").startswith(":1: not valid YAML: Exceeds the limit")
 
 
-@pytest.mark.parametrize("key", ["[a, b]", "{a: b}", "!!timestamp 2026-01-01", "!!binary aaaa"])
+@pytest.mark.parametrize("key", ["[a, b]", "{a: b}"])
 def test_a_key_that_is_not_text_is_refused(refused, key):
-    assert re.fullmatch(
-        r":2: a: a key has to be text, not a (seq|map|timestamp|binary)", refused(f"a:\n  ? {key}\n  : 1")
-    )
+    assert re.fullmatch(r":2: not valid YAML: a key has to be text, not a (seq|map)", refused(f"a:\n  ? {key}\n  : 1"))
 
 
 @pytest.mark.parametrize("text", ["a: &a [*a]", "a: &a {b: [*a]}", "a: &a {<<: *a}"])
 def test_an_alias_of_what_it_lies_in_is_refused(refused, text):
-    assert refused(text) == ":1: nested deeper than 100 levels, with its aliases written out"
+    assert refused(text) == ":1: not valid YAML: nested deeper than 100 levels, with its aliases written out"
 
 
 @pytest.mark.parametrize(
@@ -79,7 +77,7 @@ def test_an_alias_of_what_it_lies_in_is_refused(refused, text):
     ids=["lists", "merges"],
 )
 def test_a_bomb_of_aliases_is_refused(refused, bomb):
-    assert re.fullmatch(rf":\d+: more than {NODES} values, with its aliases written out", refused(bomb))
+    assert re.fullmatch(rf":\d+: not valid YAML: more than {NODES} values, with its aliases written out", refused(bomb))
 
 
 def test_a_file_holds_at_most_a_hundred_thousand_values_with_its_aliases_written_out(refused, tmp_path):
@@ -92,10 +90,10 @@ def test_a_file_holds_at_most_a_hundred_thousand_values_with_its_aliases_written
 @pytest.mark.parametrize(
     ("text", "most"),
     [
-        (lambda depth: "[" * depth + "1" + "]" * depth, LEVELS),
-        (lambda depth: "{a: " * depth + "1" + "}" * depth, LEVELS),
-        (lambda depth: "\n".join(" " * level + "a:" for level in range(depth)), LEVELS),
-        (lambda depth: "- &a0 []\n" + "\n".join(f"- &a{n + 1} [*a{n}]" for n in range(depth)), LEVELS - 1),
+        (lambda depth: "[" * depth + "1" + "]" * depth, DEEPEST),
+        (lambda depth: "{a: " * depth + "1" + "}" * depth, DEEPEST),
+        (lambda depth: "\n".join(" " * level + "a:" for level in range(depth)), DEEPEST),
+        (lambda depth: "- &a0 []\n" + "\n".join(f"- &a{n + 1} [*a{n}]" for n in range(depth)), DEEPEST - 1),
     ],
     ids=["lists", "mappings", "block", "aliases"],
 )
@@ -103,17 +101,13 @@ def test_nesting_ends_at_a_hundred_levels(refused, text, most, tmp_path):
     (tmp_path / "c.yaml").write_text(text(most))
     assert read_yaml(tmp_path / "c.yaml").root.value
     for depth, said in ((most + 1, "nested deeper than 100 levels"), (50 * most, r"nested deeper|maximum recursion")):
-        assert re.match(rf":\d+: (not valid YAML: )?({said})", refused(text(depth)))
+        assert re.match(rf":\d+: not valid YAML: ({said})", refused(text(depth)))
 
 
 def test_an_alias_keeps_the_lines_of_what_it_stands_for(tmp_path):
     (tmp_path / "c.yaml").write_text("base: &base\n  lr: 1\nown: *base\nboth:\n- *base")
     source = read_yaml(tmp_path / "c.yaml")
     assert [Place(source, keys).origin for keys in (("base", "lr"), ("own", "lr"), ("both", 0, "lr"))] == [2, 2, 2]
-
-
-def made(config):
-    return make_factory(config.optimizer, config.place("optimizer"))(HUGE)
 
 
 def longest_run(error):
@@ -144,28 +138,8 @@ def test_no_message_shows_a_value_of_more_than_200_characters(text, tmp_path):
     assert 100 < longest_run(caught.value) <= LONGEST
 
 
-@pytest.mark.parametrize(
-    ("section", "act"),
-    [
-        ({"algorithms": [HUGE]}, check_plugins),
-        ({"require_plugins": [HUGE]}, check_plugins),
-        ({"order": {"after_loss": [HUGE]}}, lambda config: build_passes(config, [])),
-        ({"optimizer": {"target": HUGE + ":f"}}, made),
-        ({"optimizer": {"target": "math:" + HUGE}}, made),
-        ({"optimizer": {"target": "math:sqrt", "args": {HUGE: 1}}}, made),
-        ({"optimizer": {"target": "builtins:open", "args": {"mode": HUGE}}}, made),
-        ({"optimizer": {"target": "engine_core.time:Interval", "args": {"what": HUGE}}}, made),
-        (
-            {"model": {"target": "logging.config:dictConfig", "args": {"config": {"version": HUGE}}}},
-            lambda config: build(config.model, config.place("model")),
-        ),
-    ],
-)
-def test_nor_does_one_about_what_is_built(section, act):
-    target = {"target": "nets:Net"}
-    with pytest.raises(ConfigError) as caught:
-        act(Config(**({"model": target, "data": target, "optimizer": target} | section)))
-    assert 100 < longest_run(caught.value) <= LONGEST
+def test_nor_does_any_other_message_have_a_longer_word():
+    assert longest_run(Place().error(f"there is no module {HUGE!r}, and {HUGE}: write another")) == LONGEST - 3
 
 
 def test_a_run_is_not_named_by_what_no_folder_can_be_called(tmp_path):

@@ -102,12 +102,12 @@ def test_a_number_that_is_a_key_stays_the_same_key(load):
         ("algorithm[ema].args.a=1", "algorithm: unknown key; did you mean 'algorithms'?"),
         ("loggers[0].args.a=1", "loggers: has to be a valid list, not {'0': {'args': {'a': 1}}}"),
         ("algorithms[mixpu].args.a=1", "algorithms: there is no entry 'mixpu'; did you mean 'mixup'?"),
-        ("algorithms[4]=null", "algorithms: there is no entry [4]; its 4 entries are [0] to [3]"),
+        ("algorithms[4]=null", "algorithms: there is no entry [4] among its 4; the first is [0]"),
         (
             "algorithms[ema].args.a=1",
-            "algorithms: [0] and [3] are both 'ema'; name one by its index, as in algorithms[3]",
+            "algorithms: 'ema' is at [0] and [3]; name one by its index, as in algorithms[3]",
         ),
-        ("algorithms-=ema", "algorithms: [0] and [3] are both 'ema'; name one by its index, as in algorithms[3]=null"),
+        ("algorithms-=ema", "algorithms: 'ema' is at [0] and [3]; name one by its index, as in algorithms[3]=null"),
         ("algorithms-=sam", "algorithms: there is no entry 'sam'; known: cutmix, ema, mixup"),
         ("algorithms-=[1]", "algorithms: there is no entry [1]; known: cutmix, ema, mixup"),
         ("algorithms+=null", "algorithms[4]: has to be a mapping (name, target, args), not None"),
@@ -127,16 +127,22 @@ def test_a_number_that_is_a_key_stays_the_same_key(load):
             "trainer.run_name=#1",
             "trainer.run_name: has no value; write null to take it out, and quotes around text that begins with #",
         ),
-        ("trainer.seed={a: 1, a: 2}", "trainer.seed: a: duplicate key, first used in line 1; remove one"),
-        ("model.args.a=&b [*b]", "model.args.a: nested deeper than 100 levels, with its aliases written out"),
+        (
+            "trainer.seed={a: 1, a: 2}",
+            "trainer.seed: not valid YAML: duplicate key 'a', first used in line 1; remove one",
+        ),
+        (
+            "model.args.a=&b [*b]",
+            "model.args.a: not valid YAML: nested deeper than 100 levels, with its aliases written out",
+        ),
         ("trainer.seed=1\x1b", "trainer.seed: not valid YAML: the character '\\x1b' is not allowed"),
         ("", "has to be KEY=VALUE, as in optimizer.args.lr=1e-3"),
         ("trainer.seed", "has to be KEY=VALUE, as in optimizer.args.lr=1e-3"),
-        ("=1", "a path has from 1 to 100 keys, as in optimizer.args.lr=1e-3"),
-        ("a..b=1", "'..b' can't be read as part of a path such as algorithms[flip].args.p"),
-        ("a[=1", "'[' can't be read as part of a path such as algorithms[flip].args.p"),
-        ("a[]=1", "'[]' can't be read as part of a path such as algorithms[flip].args.p"),
-        ("a.\x1b=1", "'.\\x1b' can't be read as part of a path such as algorithms[flip].args.p"),
+        ("=1", "'' is not a path such as algorithms[flip].args.p"),
+        ("a..b=1", "'a..b' is not a path such as algorithms[flip].args.p"),
+        ("a[=1", "'a[' is not a path such as algorithms[flip].args.p"),
+        ("a[]=1", "'a[]' is not a path such as algorithms[flip].args.p"),
+        ("a.\x1b=1", "'a.\\x1b' is not a path such as algorithms[flip].args.p"),
     ],
 )
 def test_what_can_not_be_changed_is_one_message_with_the_text_given(load, override, problem):
@@ -151,7 +157,7 @@ def test_what_can_not_be_changed_is_one_message_with_the_text_given(load, overri
     ["a." * 200 + "a=1", "model.args.a=" + "[" * 200 + "]" * 200],
 )
 def test_neither_path_nor_value_nests_more_than_a_hundred_levels(load, override):
-    with pytest.raises(ConfigError, match=r"nested deeper than 100 levels|a path has from 1 to 100 keys"):
+    with pytest.raises(ConfigError, match=r"nested deeper than 100 levels|is not a path such as"):
         load(override)
 
 

@@ -18,11 +18,11 @@ from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.checkpoint import store
 from engine_core.config import Config
 from engine_core.errors import ArgumentError
-from engine_core.run import Run, models
+from engine_core.run import Run, result
 
 RANK = int(os.environ["RANK"])
 OUT = Path(sys.argv[1])
-WRITE, WRITE_WEIGHTS = store.write_content, models.write_weights
+WRITE, WRITE_WEIGHTS = store.write_content, result.write_weights
 
 
 class Asking(Callback):
@@ -103,7 +103,7 @@ def rows():
 
 def run(how):
     """Train what a config describes until a request; return how it ended, and what of its end is there by then."""
-    models.write_weights = slowly(WRITE_WEIGHTS)
+    result.write_weights = slowly(WRITE_WEIGHTS)
     folder = OUT.parent / f"run-{how}"
     config = {
         "model": {"target": "torch.nn:Linear", "args": {"in_features": 6, "out_features": 4}},

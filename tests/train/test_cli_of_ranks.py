@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from engine_core.cli import main
-from engine_core.cli.ending import is_told_elsewhere
+from engine_core.cli.groups import is_told_elsewhere
 from engine_core.errors import RankError
 
 SECOND = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}

@@ -193,7 +193,7 @@ def test_the_folder_of_another_run_is_refused(run, tmp_path):
     before = logged(tmp_path / "out")
     result = run("--out", "out", "--seed", "8")
     assert (result.exit_code, result.output) == (
-        *(2, "Error: 'out' holds another run; choose another folder, remove that one, or resume it (autoresume)\n"),
+        *(2, "Error: 'out' holds another run; choose another folder, or remove that one, or resume it (autoresume)\n"),
     )
     assert logged(tmp_path / "out") == before
 

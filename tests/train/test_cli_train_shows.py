@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from engine_core.cli import main
-from engine_core.cli.ending import result_lines
+from engine_core.cli.train import result_lines
 from engine_core.run import RunResults
 
 pytestmark = pytest.mark.filterwarnings("default:warned")

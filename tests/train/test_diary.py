@@ -13,7 +13,7 @@ from engine_core.config import load_config
 from engine_core.errors import CheckpointWarning, DestinationWarning
 from engine_core.loggers import whole_lines
 from engine_core.report import read_run
-from engine_core.run import diary, train
+from engine_core.run import folder, train
 
 MODULE = """
     import warnings
@@ -116,7 +116,7 @@ def test_its_seconds_are_on_the_clock_of_the_metrics(config, tmp_path):
 
 
 def test_progress_comes_now_and_then_and_each_run_is_counted_once(config, tmp_path, monkeypatch):
-    monkeypatch.setattr(diary, "PROGRESS_EVERY", 4)
+    monkeypatch.setattr(folder, "PROGRESS_EVERY", 4)
     train(config(), tmp_path / "out")
     counted = [(line["kind"], line["step"], line["runs"]) for line in read(tmp_path) if "runs" in line]
     assert [(kind, step) for kind, step, _ in counted] == [

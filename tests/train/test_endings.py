@@ -9,7 +9,7 @@ import torch
 
 from engine_core import Trainer
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
-from engine_core.run import models
+from engine_core.run import result
 
 from .leaving import CONFIG, cli, of_file, read, train
 
@@ -52,13 +52,13 @@ def test_what_comes_after_two_dashes_is_no_option(cli):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_the_model_is_written_ends_nothing_as_training_is_over(train, tmp_path, monkeypatch, number):
-    written = models.write_weights
+    written = result.write_weights
 
-    def signalled(*arguments):
+    def signalled(*arguments, **about):
         os.kill(os.getpid(), number)
-        written(*arguments)
+        written(*arguments, **about)
 
-    monkeypatch.setattr(models, "write_weights", signalled)
+    monkeypatch.setattr(result, "write_weights", signalled)
     assert train().exit_code == 0
     assert read(tmp_path / "out" / "results.json")["batches"] == 8
     assert (tmp_path / "out" / "model.safetensors").exists()
@@ -89,7 +89,7 @@ def test_a_time_limit_says_so_and_how_to_resume(train):
             "paused at batch 5: TimeLimit: 1sec have passed",
             *MODEL,
             "latest checkpoint: out/checkpoints/ep1-ba5",
-            "resume: engine-core train run.yaml --keep-last=2 --out out --autoresume",
+            "resume: engine-core train run.yaml --out out --keep-last=2 --autoresume",
         ],
     )
 

@@ -40,7 +40,7 @@ def test_without_trust_nothing_that_the_folder_names_is_imported(train, tmp_path
     manifest = read(tmp_path / "out" / "manifest.json")
     manifest["config"]["model"]["target"] = "antigravity_of_a_stranger:net"
     (tmp_path / "out" / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(EngineError, match=r"'antigravity_of_a_stranger:net' would be imported .* trust=True"):
+    with pytest.raises(EngineError, match=r"'antigravity_of_a_stranger:net' and more would be imported .* trust=True"):
         engine_core.load_model("out")
     assert engine_core.load_model("out", lambda: torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Dropout()))
 
@@ -57,7 +57,7 @@ def test_without_trust_nothing_that_the_folder_names_is_imported(train, tmp_path
         ({"settings": {"depth": 3}}, CheckpointError, "widen can't be made as in the saved run"),
         ({"settings": {"width": 7}}, CheckpointError, "the weights are another model's"),
         ({"settings": 3}, CheckpointError, "has .* for surgery"),
-        ({"distribution": None}, EngineError, "not an installed algorithm, changed the model"),
+        ({"distribution": None}, EngineError, "is not an installed algorithm: load it with trust=True"),
     ],
 )
 def test_a_manifest_that_can_not_be_followed_is_refused(train, tmp_path, change, raised, problem):

@@ -91,7 +91,7 @@ def test_an_argument_that_json_can_not_hold_is_not_left_out(cli, install, tmp_pa
     data = [(torch.ones(4, 4), torch.ones(4, 3))]
     with Trainer(net(), data, algorithms=[gate.Gate(torch.square)], callbacks=savers, **given) as trainer:
         trainer.fit()
-    with pytest.raises(CheckpointError, match="gate changed the model with a value of activation that a manifest"):
+    with pytest.raises(CheckpointError, match=r"gate, .* has a value of activation that a manifest .*trust=True"):
         engine_core.load_model(tmp_path / "saved", net)
 
 
@@ -147,10 +147,12 @@ def test_an_average_belongs_to_the_weights_beside_it(train, tmp_path):
 
 
 def test_the_weights_are_written_after_the_average(train, tmp_path, monkeypatch):
-    from engine_core.run import models  # noqa: PLC0415
+    from engine_core.run import result  # noqa: PLC0415
 
-    written, write = [], models.write_weights
-    monkeypatch.setattr(models, "write_weights", lambda file, *rest: (written.append(file.name), write(file, *rest)))
+    written, write = [], result.write_weights
+    monkeypatch.setattr(
+        result, "write_weights", lambda file, values, about: (written.append(file.name), write(file, values, about))
+    )
     train(config=AVERAGED)
     assert written == ["model-average.safetensors", "model.safetensors"]
 
@@ -242,9 +244,9 @@ def test_nothing_is_imported_from_the_runs_folder(train, own, tmp_path, monkeypa
     file = tmp_path / "out" / "manifest.json"
     file.write_text(json.dumps({**read(file), "import_from": [str(tmp_path / "out"), "relative", 3]}))
     if path != "out":
-        from engine_core.run import rebuilding  # noqa: PLC0415
+        from engine_core.run.load import Source  # noqa: PLC0415
 
-        source = rebuilding.Source(tmp_path / path, {"import_from": [str(tmp_path / "out"), str(tmp_path)]})
+        source = Source(tmp_path / path, {"import_from": [str(tmp_path / "out"), str(tmp_path)]})
         assert source.import_from() == [str(tmp_path)]
         return
     with pytest.raises(EngineError, match="no module 'mine'"):

@@ -1,20 +1,26 @@
 """A run takes its folder for itself."""
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from engine_core.errors import ArgumentError
+from engine_core.loggers.run_files import RunFiles
 from engine_core.ranks import Ranks
-from engine_core.run.folder import claimed
+from engine_core.run.folder import FolderReporter
+
+
+def claiming(folder: Path) -> AbstractContextManager[None]:
+    return FolderReporter(RunFiles(folder)).claiming(Ranks(), "{}", again=False)
 
 
 def test_of_two_runs_that_want_one_folder_the_second_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "out"
     with (
         pytest.raises(ArgumentError, match="was taken by another run"),
-        claimed(out, Ranks(), "{}", again=False),
-        claimed(out, Ranks(), "{}", again=False),
+        claiming(out),
+        claiming(out),
     ):
         pass
     assert not out.exists()
@@ -23,11 +29,11 @@ def test_of_two_runs_that_want_one_folder_the_second_is_refused(tmp_path: Path) 
 def test_a_folder_that_cannot_be_made_is_one_message(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ArgumentError, match=r"can't write to .*: Not a directory; choose another folder"):
-        claimed(tmp_path / "file" / "below", Ranks(), "{}", again=False).__enter__()
+        claiming(tmp_path / "file" / "below").__enter__()
 
 
 def test_a_run_that_fails_after_it_has_logged_keeps_its_folder(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), claimed(tmp_path, Ranks(), "{}", again=False):
+    with pytest.raises(ZeroDivisionError), claiming(tmp_path):
         (tmp_path / "metrics.jsonl").write_text("{}")
         raise ZeroDivisionError
     assert sorted(path.name for path in tmp_path.iterdir()) == ["manifest.json", "metrics.jsonl"]
@@ -35,8 +41,9 @@ def test_a_run_that_fails_after_it_has_logged_keeps_its_folder(tmp_path: Path) -
 
 def test_a_further_attempt_describes_itself_and_keeps_what_the_one_before_said(tmp_path: Path) -> None:
     for attempt in ("first", "second", "third"):
-        with claimed(tmp_path, Ranks(), attempt, again=True) as begin:
+        reporter = FolderReporter(RunFiles(tmp_path))
+        with reporter.claiming(Ranks(), attempt, again=True):
             assert (tmp_path / "manifest.json").read_text() != attempt or attempt == "first"
-            begin()
+            reporter.begin()
     told = {path.name: path.read_text() for path in tmp_path.iterdir()}
     assert told == {"manifest.json": "third", "manifest-0.json": "first", "manifest-1.json": "second"}

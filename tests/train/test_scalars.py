@@ -13,7 +13,7 @@ from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.callbacks.loss_guard import LossGuard
 from engine_core.config import check_config
 from engine_core.passes import check_index
-from engine_core.run.outcome import as_json
+from engine_core.run.result import as_json
 
 from .parts import trainer
 

@@ -147,7 +147,7 @@ def test_the_same_run_again_names_the_command_that_resumes_it(train):
                 "Error: 'out' holds this very run, which has finished: train it longer (autoresume), or choose another "
                 "folder"
             ),
-            "resume: engine-core train run.yaml --max-duration 1ep --out out --autoresume",
+            "resume: engine-core train run.yaml --out out --max-duration 1ep --autoresume",
         ],
     )
     assert "'out' holds another run" in train("--max-duration", "2ep").output

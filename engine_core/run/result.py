@@ -1,4 +1,4 @@
-"""What came out of a run: its results and how it ended, as data."""
+"""What came out of a run: its results and how it ended, as data; and the files of its weights."""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..callback import saver_folders
 from ..callbacks.profiler import Profiler
-from ..checkpoint import BEST, has_checkpoint, resolve
+from ..checkpoint import BEST, MODEL, has_checkpoint, resolve, with_average, write_weights
 from ..errors import CheckpointError
 from ..files import finite
 from ..loggers.run_files import RunFiles
 from ..messages import table_in_html
+from ..parallel import write_gathered
 from ..time import as_number
-from ..trainer import Trainer, find_average
+from ..trainer import Trainer, at_evaluation, copy_weights, find_average
+
+AVERAGE = "model-average.safetensors"
 
 
 @dataclass(frozen=True)
@@ -150,18 +154,13 @@ def timing_of(trainer: Trainer) -> Mapping[str, Any] | None:
 
 def _checkpoints(trainer: Trainer, folder: Path) -> dict[str, str | None]:
     """Return the latest and the best checkpoint by their paths within the folder."""
-    found: dict[str, Path | None] = {"latest": latest_of(trainer), "best": None}
+    found, own = {"latest": latest_of(trainer), "best": None}, folder.absolute()
     for saver in saver_folders(trainer.state.callbacks):
         if (saver / BEST).is_file():
             with suppress(CheckpointError):
                 found["best"] = resolve(saver / BEST)
-    own = folder.absolute()
-    return {
-        name: path.relative_to(own).as_posix()
-        if path is not None and path.is_dir() and path.is_relative_to(own)
-        else None
-        for name, path in found.items()
-    }
+    inside = {name: path for name, path in found.items() if path is not None and path.is_relative_to(own)}
+    return {name: inside[name].relative_to(own).as_posix() if name in inside else None for name in found}
 
 
 def as_json(content: Mapping[str, Any]) -> str:
@@ -172,3 +171,25 @@ def as_json(content: Mapping[str, Any]) -> str:
 def _number_or_text(value: Any) -> Any:
     number = as_number(value)
     return number if isinstance(number, (int, float)) else str(value)
+
+
+def write_model(trainer: Trainer, folder: Path) -> tuple[Path, Path | None]:
+    """Write the weights to `model.safetensors`, and where an algorithm averages them, those beside it.
+
+    Raises:
+        CheckpointError: if they can't be written.
+    """
+    now, model = trainer.state.timestamp, trainer.state.model
+    about = {"epoch": str(now.epoch), "batch": str(now.batch)}
+    with at_evaluation(trainer.state.optimizers):
+        weights = copy_weights(model)
+        if model is not None and len(weights) < len(model.state_dict()):
+            about["extra_state"] = "in the checkpoint"
+        files = {MODEL: weights}
+        if (average := find_average(trainer.engine)) is not None:
+            about["algorithm"] = average.registered
+            # The model last: with an average, neither is whole without the other.
+            files = {AVERAGE: with_average(weights, average.weights), MODEL: weights}
+        for name, values in files.items():
+            write_gathered(trainer.state.ranks, values, partial(write_weights, folder / name, about=about))
+    return folder / MODEL, None if average is None else folder / AVERAGE

@@ -20,11 +20,10 @@ from ..callbacks.reporter import header_of
 from ..checkpoint import read_content, resolve
 from ..config import Config
 from ..errors import ArgumentError
-from ..parallel import join, spread_of
 from ..trainer import ending_together
+from .build import assemble, join_ranks, make_parts, savers_of
 from .folder import choose_folder
-from .making import assemble, check_can_train, make_parts, parallel_of, savers_of
-from .models import write_model
+from .result import write_model
 
 
 @dataclass(frozen=True)
@@ -52,8 +51,7 @@ def try_config(config: Config, folder: Path | str | None = None) -> Trial:
         EngineError: for what the engine refuses. Exceptions of the run's own code pass through.
     """
     started_s = time.perf_counter()
-    check_can_train(config)
-    ranks = join(spread_of(parallel_of(config)), config.trainer.device)
+    ranks = join_ranks(config)
     folder = Path(ranks.decide(lambda: _free(config, folder)))
     parts = make_parts(config)
     savers = savers_of(config, folder, parts["callbacks"])
@@ -77,26 +75,20 @@ def try_config(config: Config, folder: Path | str | None = None) -> Trial:
 
 
 def _free(config: Config, folder: Path | str | None) -> str:
-    """Return where the run is going to write."""
+    """Return where the run is going to write, if that folder, or the nearest one around it, can be written to."""
     chosen = choose_folder(config, folder)
-    _check_writable(chosen)
-    return str(chosen)
+    there = next(path for path in (chosen.absolute(), *chosen.absolute().parents) if path.exists())
+    try:
+        with tempfile.TemporaryDirectory(dir=there):
+            return str(chosen)
+    except OSError as error:
+        raise ArgumentError(f"can't write to {str(chosen)!r}: {error.strerror} in {str(there)!r}") from error
 
 
 def _size_of(checkpoint: Path) -> int:
     """Return the bytes of a checkpoint that can be read."""
     read_content(checkpoint)
     return sum(file.stat().st_size for file in checkpoint.rglob("*") if file.is_file())
-
-
-def _check_writable(folder: Path) -> None:
-    """Raise unless the folder, or the nearest one around it that is there, can be written to."""
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    try:
-        with tempfile.TemporaryDirectory(dir=there):
-            pass
-    except OSError as error:
-        raise ArgumentError(f"can't write to {str(folder)!r}: {error.strerror} in {str(there)!r}") from error
 
 
 class OneBatch:

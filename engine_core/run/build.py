@@ -12,7 +12,6 @@ from ..callbacks.time_limit import TimeLimit
 from ..checkpoint import RUN_CHECKPOINTS
 from ..config import (
     Config,
-    Place,
     bind,
     build,
     build_algorithms,
@@ -29,7 +28,7 @@ from ..logger import Logger
 from ..objective import Objective
 from ..parallel import join, spread_of
 from ..randomness import check_seed, seed_generators
-from ..registry import Registry
+from ..ranks import Ranks
 from ..state import State
 from ..trainer import Trainer
 
@@ -64,15 +63,16 @@ def make_trainer(
     return assemble(config, parts, folder)
 
 
-def check_can_train(config: Config) -> None:
-    """Check, before anything is imported, that the plugins are there and that the config says how long to train.
+def join_ranks(config: Config) -> Ranks:
+    """Return the processes of the run, before anything of it is imported.
 
     Raises:
-        ConfigError: (a ValueError) with file, line, key and remedy.
+        ConfigError: (a ValueError) if a plugin is not there, or the config does not say how long to train.
     """
     check_plugins(config)
     if config.trainer.max_duration is None:
         raise config.place("trainer").error("max_duration is missing: say how long to train, as in '10ep'")
+    return join(spread_of(_parallel_of(config)), config.trainer.device)
 
 
 def make_parts(config: Config) -> dict[str, Any]:
@@ -82,39 +82,63 @@ def make_parts(config: Config) -> dict[str, Any]:
         ConfigError: (a ValueError) with file, line, key and remedy for what can't be made.
     """
     _import_all(config)
-    batches = build_batches(config)
     _check_results(config)
-    ranks = join(spread_of(parallel_of(config)), config.trainer.device)  # before a split of the data is drawn
-    settings = {
-        **config.trainer.model_dump(),
-        "parallel": parallel_of(config),
-        "seed": ranks.first(check_seed(config.trainer.seed)),
-    }
-    seed_generators(settings["seed"])
-    model = build(config.model, config.place("model"))
-    data = build(config.data, config.place("data"))
-    algorithms = build_algorithms(config)
+    parallel = _parallel_of(config)
+    ranks = join(spread_of(parallel), config.trainer.device)  # before a split of the data is drawn
+    seed = ranks.first(check_seed(config.trainer.seed))
+    seed_generators(seed)
+    parts = _make_evaluated(config, config.eval_data)
     return {
-        **settings,
+        **config.trainer.model_dump(),
+        "parallel": parallel,
+        "seed": seed,
+        **parts,
+        "callbacks": build_listeners(config, "callbacks", ranks.rank),
+        "optimizers": make_factory(config.optimizer, config.place("optimizer")),
+        "schedulers": [(make_factory(*each, "steps"), each[0].interval) for each in config.entries("schedulers")],
+        "loggers": build_listeners(config, "loggers", ranks.rank),
+    }
+
+
+def make_evaluator(config: Config, labels: Iterable[str], device: str | None = None) -> Trainer:
+    """Return a Trainer that evaluates on the config's loaders with these labels, and neither trains nor logs.
+
+    Raises:
+        ConfigError: (a ValueError) with file, line, key and remedy for what can't be made.
+    """
+    check_plugins(config)
+    settings = config.trainer
+    seed_generators(check_seed(settings.seed))
+    parts = {
+        **_make_evaluated(config, labels),
+        "train_dataloader": None,
+        "precision": settings.precision,
+        "device": settings.device if device is None else device,
+        "seed": settings.seed,
+        "progress_bar": False,
+        "parallel": None,
+    }
+    return assemble(config, parts, None)
+
+
+def _make_evaluated(config: Config, labels: Iterable[str]) -> dict[str, Any]:
+    """Return the Trainer's arguments that an evaluation needs too; the draws of the training data come before its."""
+    model, data = build(config.model, config.place("model")), build(config.data, config.place("data"))
+    algorithms = build_algorithms(config)
+    parts = {
         "model": model,
         "train_dataloader": data,
-        "callbacks": build_listeners(config, "callbacks", ranks.rank),
-        **_loss_of(config),
-        "optimizers": make_factory(config.optimizer, config.place("optimizer")),
-        "schedulers": [
-            (make_factory(entry, config.place("schedulers", index), "steps"), entry.interval)
-            for index, entry in enumerate(config.schedulers)
-        ],
-        "eval_dataloader": {name: build(t, config.place("eval_data", name)) for name, t in config.eval_data.items()},
-        "batches": batches,
-        "metrics": _metrics_of(config),
         "algorithms": algorithms,
-        "loggers": build_listeners(config, "loggers", ranks.rank),
+        "batches": build_batches(config),
+        "eval_dataloader": {name: build(config.eval_data[name], config.place("eval_data", name)) for name in labels},
+        "metrics": {str(place.keys[-1]): build(target, place) for target, place in config.entries("metrics")},
         "algorithm_passes": build_passes(config, algorithms),
     }
+    loss = None if config.loss is None else bind(config.loss, config.place("loss"))
+    return {**parts, "objective" if isinstance(loss, Objective) else "loss_fn": loss}
 
 
-def parallel_of(config: Config) -> Any:
+def _parallel_of(config: Config) -> Any:
     """Return what `Trainer(parallel=...)` gets."""
     given = config.trainer.parallel
     return given if given is None or isinstance(given, str) else given.model_dump(exclude_unset=True)
@@ -126,7 +150,7 @@ def assemble(config: Config, parts: dict[str, Any], folder: Path | None) -> Trai
     Raises:
         ConfigError: (a ValueError) with the file, for arguments that can't work together.
     """
-    parts = {**parts, "callbacks": [_FromConfig(config, folder), *parts["callbacks"]]}
+    parts = {**parts, "callbacks": [_FromConfig(config, folder), *parts.get("callbacks", ())]}
     try:
         return Trainer(**parts)
     except UnwritableError:
@@ -154,58 +178,15 @@ class _FromConfig(Callback):
             state.results.set_directions(**config.results.model_dump())
 
 
-def _loss_of(config: Config) -> dict[str, Any]:
-    """Return the config's loss as the Trainer's argument."""
-    loss = None if config.loss is None else bind(config.loss, config.place("loss"))
-    return {"objective": loss} if isinstance(loss, Objective) else {"loss_fn": loss}
-
-
-def make_evaluator(config: Config, labels: Iterable[str], device: str | None = None) -> Trainer:
-    """Return a Trainer that evaluates on the config's loaders with these labels, and neither trains nor logs.
-
-    Raises:
-        ConfigError: (a ValueError) with file, line, key and remedy for what can't be made.
-    """
-    check_plugins(config)
-    settings = config.trainer
-    seed_generators(check_seed(settings.seed))
-    model = build(config.model, config.place("model"))
-    build(config.data, config.place("data"))  # its draws come before those of the evaluation loaders, as in a training
-    algorithms = build_algorithms(config)
-    try:
-        return Trainer(
-            model,
-            **_loss_of(config),
-            eval_dataloader={name: build(config.eval_data[name], config.place("eval_data", name)) for name in labels},
-            batches=build_batches(config),
-            metrics=_metrics_of(config),
-            algorithms=algorithms,
-            algorithm_passes=build_passes(config, algorithms),
-            precision=settings.precision,
-            device=settings.device if device is None else device,
-            seed=settings.seed,
-            progress_bar=False,
-            parallel=None,
-        )
-    except (ArgumentError, ArgumentTypeError) as error:
-        raise config.place().error(str(error)) from error
-
-
-def _metrics_of(config: Config) -> dict[str, Any]:
-    return {name: build(target, config.place("metrics", name)) for name, target in config.metrics.items()}
-
-
 def _import_all(config: Config) -> None:
     """Import everything that is named, so that import errors come first and nothing is made before seeding."""
-    registry = Registry.scan()
-    for index, entry in enumerate(config.algorithms):
-        import_plugin("algorithms", entry, config.place("algorithms", index), registry)
+    for listed in config.entries("algorithms"):
+        import_plugin("algorithms", *listed)
     for section in ("model", "data", "loss", "optimizer"):
         if (target := getattr(config, section)) is not None:
             find_target(target.target, config.place(section))
-    for section in ("eval_data", "metrics"):
-        for name, target in getattr(config, section).items():
-            find_target(target.target, config.place(section, name))
+    for target, place in config.entries("eval_data", "metrics"):
+        find_target(target.target, place)
 
 
 def savers_of(config: Config, folder: Path, callbacks: Iterable[Any]) -> list[CheckpointSaver]:
@@ -230,20 +211,16 @@ def savers_of(config: Config, folder: Path, callbacks: Iterable[Any]) -> list[Ch
 
 def _check_results(config: Config) -> None:
     """Refuse a name that no evaluation result can have, and a result with two directions."""
-    if config.checkpoints.keep_best is not None:
-        way = next(filter(config.checkpoints.keep_best.startswith, ("min:", "max:")), "")
-        _check_result(config, config.checkpoints.keep_best.removeprefix(way), config.place("checkpoints", "keep_best"))
-    for way, names in config.results.model_dump().items():
-        for index, name in enumerate(names):
-            _check_result(config, name, config.place("results", way, index))
-            if name in config.results.higher and name in config.results.lower:
-                place = config.place("results", way, index)
-                raise place.error(f"{name!r} is both under lower and under higher: give it once", name)
-
-
-def _check_result(config: Config, name: str, place: Place) -> None:
+    given = config.results.model_dump().items()
+    named: list[tuple[str, list[Any]]]
+    named = [(name, ["results", way, index]) for way, names in given for index, name in enumerate(names)]
+    if (best := config.checkpoints.keep_best) is not None:
+        named.append((best.removeprefix("min:").removeprefix("max:"), ["checkpoints", "keep_best"]))
     labels, metrics = [*config.eval_data], ["loss", *config.metrics]
-    label, _, rest = name.partition("/")
-    if (rest if label in labels else name).partition("/")[0] not in metrics:
-        known = [f"{label}/{metric}" for label in labels for metric in metrics]
-        raise place.error(f"no evaluation has a result {name!r}{did_you_mean(name, known)}", name)
+    for name, keys in named:
+        label, _, rest = name.partition("/")
+        if (rest if label in labels else name).partition("/")[0] not in metrics:
+            near = did_you_mean(name, [f"{label}/{metric}" for label in labels for metric in metrics])
+            raise config.place(*keys).error(f"no evaluation has a result {name!r}{near}")
+        if name in config.results.higher and name in config.results.lower:
+            raise config.place(*keys).error(f"{name!r} is both under lower and under higher: give it once")
