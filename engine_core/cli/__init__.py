@@ -13,8 +13,9 @@ from ..messages import escaped
 from ..registry import CORE, Registry
 from .ending import LAST_LINES, code_of, in_words, is_first_here, is_told_elsewhere
 from .groups import CommandGroup
+from .tables import format_table, warn_of_doubts
 
-__all__ = ["main"]
+__all__ = ["format_table", "main", "warn_of_doubts"]
 
 
 class _Main(CommandGroup):

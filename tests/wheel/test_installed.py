@@ -8,7 +8,7 @@ from .conftest import PLUGINS, Environment
 
 EVERY_MODULE = """
 import importlib, pkgutil, engine_core
-apart = ("engine_core.__main__", "engine_core.examples.", "engine_core.testing.")  # a program; need extras and pytest
+apart = ("engine_core.__main__", "engine_core.examples.", "engine_core_author.")  # a program; need extras and pytest
 for module in pkgutil.walk_packages(engine_core.__path__, "engine_core."):
     if not module.name.startswith(apart):
         importlib.import_module(module.name)
