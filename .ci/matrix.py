@@ -7,7 +7,7 @@
     python .ci/matrix.py alone --ring quick|full|both [pytest's arguments]
     python .ci/matrix.py beside [--floors] [pytest's arguments]
 
-tox runs it with the environment's own Python and sets PIP_CONSTRAINT. One environment, with the core alone in it, is
+tox runs it with the environment's own Python and sets PIP_CONSTRAINT. One environment, with the core and PARTS in it, is
 used for all of it, one after the other: `plugins` and `alone` have the plugins' unpacked wheels on the path.
 """
 
@@ -32,8 +32,12 @@ from subprocess import PIPE, STDOUT
 ROOT = Path(__file__).resolve().parents[1]
 # Those that need only torch.
 PLUGINS = [file.parent for file in sorted(ROOT.glob("plugins/*-plugin/pyproject.toml"))]
+# Parts of the project that its own tests use too: every environment has them beside the core.
+PARTS = [ROOT / "plugins" / f"engine-core-{name}" for name in ("author",)]
 # Those that need a third party's library too. Only tox's `beside` environments install them.
-ADAPTERS = [file.parent for file in sorted(ROOT.glob("plugins/engine-core-*/pyproject.toml"))]
+ADAPTERS = [
+    file.parent for file in sorted(ROOT.glob("plugins/engine-core-*/pyproject.toml")) if file.parent not in PARTS
+]
 PIP = [sys.executable, "-I", "-m", "pip"]
 WHEELS = ROOT / ".tox" / "built"
 TORCHES = ROOT / ".tox" / "torch"
@@ -51,19 +55,22 @@ MISSING = re.compile(
     r"No matching distribution found for (\S+)"
     r"|no matching distributions available for your environment:\s+(torch)\s"
 )
-OURS = {"engine-core", *(plugin.name for plugin in (*PLUGINS, *ADAPTERS))}
+OURS = {"engine-core", *(plugin.name for plugin in (*PARTS, *PLUGINS, *ADAPTERS))}
 # What depends on which plugins are installed; the rest runs with the core alone, and with each plugin alone.
 OF_THE_INSTALLED = [f"tests/core/test_{name}.py" for name in ("registry", "cli_plugins", "plugin_passes", "imports")]
 # Tests of the project's own text. It is the same in each environment, so only those with torch run them.
 OF_THE_TEXT = [f"tests/core/test_{name}.py" for name in ("doors", "layers", "rings", "sizes")]
 # Left out at the floors: these, and tests of processes that hang, print and die.
-NOT_AT_FLOORS = [*OF_THE_TEXT, *(f"tests/core/test_{name}.py" for name in ("doctor", "explain_printing"))]
+NOT_AT_FLOORS = [*OF_THE_TEXT, "tests/core/test_explain_printing.py"]
 # At the floors torch is the same. So of the training tests only those that use another dependency run there.
 AT_FLOORS = [f"tests/train/test_{name}*.py" for name in (
-    "api1", "audit", "bad_input", "checkpoint_files", "checkpoint_h", "checkpoint_s", "checkpoint_t", "cli",
-    "conformance", "destinations", "explain", "import", "logging", "metrics", "names", "order_of_a_fit", "run_folder",
+    "api1", "bad_input", "checkpoint_files", "checkpoint_h", "checkpoint_s", "checkpoint_t", "cli", "destinations",
+    "explain", "import", "logging", "metrics", "names", "order_of_a_fit", "run_folder",
     "signature",
 )]  # fmt: skip
+# Of the tests of PARTS: those that need no torch, and those that run at the floors.
+OF_PARTS_WITHOUT_TORCH = [f"tests/test_{name}.py" for name in ("author_imports", "doctor*", "plugins_new*")]
+OF_PARTS_AT_FLOORS = [f"tests/test_{name}.py" for name in ("audit*", "conformance*", "doctor_*", "plugins_new*")]
 # At the floors Python is the harshest too: it leaves asserts out, of which pytest warns, and text is ASCII.
 HARSH = {
     "PYTHONOPTIMIZE": "1",
@@ -105,11 +112,11 @@ def main() -> int:
 
 
 def install(plugins: list[Path], *, require_torch: bool) -> None:
-    """Install the core and the given plugins from this tree, with torch if it can be had."""
+    """Install the core, its parts and the given plugins from this tree, with torch if it can be had."""
     reason = install_torch()
-    core, *others = wheels_of([ROOT, *plugins])
+    core, *others = wheels_of([ROOT, *PARTS, *plugins])
     # pip takes another wheel of the same version for the one that is there
-    subprocess.run([*PIP, "uninstall", "--quiet", "--yes", "engine-core"], cwd=ROOT, check=True)
+    subprocess.run([*PIP, "uninstall", "--quiet", "--yes", "engine-core", *map(name_of, PARTS)], cwd=ROOT, check=True)
     if not reason:
         WHY_NO_TORCH.unlink(missing_ok=True)
         pip_install(f"{core}[examples,metrics,torchdata]", *map(str, others))
@@ -260,6 +267,9 @@ def tests_with(whom: str, *, ring: str, at_floors: bool, has_torch: bool) -> lis
     if whom == "ranks":
         return ["tests/ranks"]
     tests = ["tests/core"] if whom == "core" else OF_THE_INSTALLED
+    if whom == "core" and (at_floors or not has_torch):  # else `alone` runs the parts' own
+        chosen = OF_PARTS_AT_FLOORS if has_torch else OF_PARTS_WITHOUT_TORCH
+        tests = [*tests, *(path for part in PARTS for path in matching(part, chosen))]
     if has_torch and whom == "core":
         tests = [*tests, *(matching(ROOT, AT_FLOORS) if at_floors else ["tests/train"])]
     elif has_torch and at_floors:
@@ -281,7 +291,7 @@ def matching(project: Path, patterns: list[str]) -> list[str]:
 
 
 def test_each_alone(ring: str, arguments: list[str]) -> int:
-    """Run the tests of each plugin with no other plugin beside it; return the first exit code that is not 0."""
+    """Run the tests of each plugin and part with no other plugin; return the first exit code that is not 0."""
     if WHY_NO_TORCH.exists():
         print("the tests of the plugins need torch", flush=True)
         return 0
@@ -292,10 +302,10 @@ def test_each_alone(ring: str, arguments: list[str]) -> int:
                 run_pytest,
                 *(tests_of(plugin), *arguments),
                 ring=ring,
-                environment=path_of([plugin]),
+                environment=path_of([plugin] if plugin in PLUGINS else []),
                 stdout=PIPE,  # they run side by side
             )
-            for plugin in sorted(PLUGINS, key=size_of_tests, reverse=True)
+            for plugin in sorted([*PARTS, *PLUGINS], key=size_of_tests, reverse=True)
         }
         codes = []
         for name, done in ((name, future.result()) for name, future in running.items()):

@@ -2,11 +2,11 @@
 
 import warnings
 
+from parts import trainer
+
 from engine_core import Algorithm, AlgorithmMetadata
 from engine_core.errors import AuditWarning
 from engine_core_author.audit_callback import Audit
-
-from parts import trainer
 
 
 def acting(act, *events, writes=(), match=lambda event, state: True, name="Faulty", before=()):

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from parts import batches, net
 from torch import nn
 
 from .audits import acting, audited
-from parts import batches, net
 
 PAIRS = [
     ("before_forward", "after_forward"),

@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from parts import linear, net
 from torch import nn
 
 from engine_core import State
 from engine_core_author.audit import changed_leaves, fingerprint, fingerprint_state, tensors_of
-
-from parts import linear, net
 
 
 class Pair(NamedTuple):

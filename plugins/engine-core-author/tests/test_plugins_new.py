@@ -88,7 +88,7 @@ wrote ../here/My-Algo.plugin
         + """\
 next, where engine-core is installed:
   cd ../here/My-Algo.plugin
-  python3 -m pip install -e . numpy "pytest>=9"
+  python3 -m pip install -e . engine-core-author numpy "pytest>=9"
   python3 -m pytest
   engine-core plugins doctor
 One test fails until you write src/my_algo_plugin/algorithm.py: see TODO there.

@@ -134,6 +134,7 @@ def _texts(given: Mapping[str, str], *, example: bool, with_pass: bool) -> dict[
         **given,
         "year": str(dt.datetime.now(dt.timezone.utc).year),
         "core_version": str(version),
+        "author_version": Registry.scan().version_of("engine-core-author"),
         "core_range": core_range(version),
         "core_floor": _floor(version),
         "hook_api": str(HOOK_API),
