@@ -7,7 +7,7 @@
     python .ci/matrix.py alone --ring quick|full|both [pytest's arguments]
     python .ci/matrix.py beside [--floors] [pytest's arguments]
 
-tox runs it with the environment's own Python and sets PIP_CONSTRAINT. One environment, with the core and PARTS in it, is
+tox runs it with the environment's own Python and sets PIP_CONSTRAINT. One environment, with the core and its PARTS, is
 used for all of it, one after the other: `plugins` and `alone` have the plugins' unpacked wheels on the path.
 """
 
@@ -34,10 +34,10 @@ ROOT = Path(__file__).resolve().parents[1]
 PLUGINS = [file.parent for file in sorted(ROOT.glob("plugins/*-plugin/pyproject.toml"))]
 # Parts of the project that its own tests use too: every environment has them beside the core.
 PARTS = [ROOT / "plugins" / f"engine-core-{name}" for name in ("author",)]
+ALONE = [*PARTS, *PLUGINS]  # each is tested with no other plugin
 # Those that need a third party's library too. Only tox's `beside` environments install them.
-ADAPTERS = [
-    file.parent for file in sorted(ROOT.glob("plugins/engine-core-*/pyproject.toml")) if file.parent not in PARTS
-]
+ADAPTERS = [file.parent for file in sorted(ROOT.glob("plugins/engine-core-*/pyproject.toml"))]
+ADAPTERS = [adapter for adapter in ADAPTERS if adapter not in PARTS]
 PIP = [sys.executable, "-I", "-m", "pip"]
 WHEELS = ROOT / ".tox" / "built"
 TORCHES = ROOT / ".tox" / "torch"
@@ -305,7 +305,7 @@ def test_each_alone(ring: str, arguments: list[str]) -> int:
                 environment=path_of([plugin] if plugin in PLUGINS else []),
                 stdout=PIPE,  # they run side by side
             )
-            for plugin in sorted([*PARTS, *PLUGINS], key=size_of_tests, reverse=True)
+            for plugin in sorted(ALONE, key=size_of_tests, reverse=True)
         }
         codes = []
         for name, done in ((name, future.result()) for name, future in running.items()):

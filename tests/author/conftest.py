@@ -1,8 +1,9 @@
 """Plugins created by what is built here, and what tox, pip and the engine make of them.
 
 The core and engine-core-author come from their wheels, named in a constraints file that tox hands on to pip, as a
-plugin's README says. A plugin's tox sees only the Python that runs here. The others have no CPU build of torch in reach, so that a
-plugin's tests can't run there; tests/core, which runs on all of them, checks that its modules compile.
+plugin's README says. A plugin's tox sees only the Python that runs here. The others have no CPU build of torch in
+reach, so that a plugin's tests can't run there; those of engine-core-author, which run on all of them, check that its
+modules compile.
 """
 
 from __future__ import annotations

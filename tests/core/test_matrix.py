@@ -58,7 +58,7 @@ def test_a_wheel_is_kept_until_a_file_that_it_is_built_from_changes(matrix: Modu
 
 
 def test_what_a_wheel_is_built_from_is_what_the_projects_name(matrix: ModuleType) -> None:
-    for project in (matrix.ROOT, *matrix.PARTS, *matrix.PLUGINS):
+    for project in (matrix.ROOT, *matrix.ALONE):
         text = (project / "pyproject.toml").read_text()
         assert f'name = "{matrix.name_of(project)}"' in text
         assert 'readme = "README.md"' in text and 'license-files = ["LICENSE"]' in text

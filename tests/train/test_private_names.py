@@ -1,4 +1,4 @@
-"""The private names that the core and the audit use of other libraries: the page lists each, and the installed versions have it."""
+"""The private names that the core and the audit use: the page lists each, and the installed libraries have it."""
 
 from __future__ import annotations
 
