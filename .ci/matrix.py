@@ -7,7 +7,7 @@
     python .ci/matrix.py alone --ring quick|full|both [pytest's arguments]
     python .ci/matrix.py beside [--floors] [pytest's arguments]
 
-tox runs it with the environment's own Python and sets UV_CONSTRAINT. One environment, with the core alone in it, is
+tox runs it with the environment's own Python and sets UV_CONSTRAINT. One environment, with the core and its PARTS, is
 used for all of it, one after the other: `plugins` and `alone` have the plugins' unpacked wheels on the path.
 """
 
@@ -31,8 +31,12 @@ from subprocess import PIPE, STDOUT
 ROOT = Path(__file__).resolve().parents[1]
 # Those that need only torch.
 PLUGINS = [file.parent for file in sorted(ROOT.glob("plugins/*-plugin/pyproject.toml"))]
+# Parts of the project that its own tests use too: every environment has them beside the core.
+PARTS = [ROOT / "plugins" / f"engine-core-{name}" for name in ("author",)]
+ALONE = [*PARTS, *PLUGINS]  # each is tested with no other plugin
 # Those that need a third party's library too. Only tox's `beside` environments install them.
 ADAPTERS = [file.parent for file in sorted(ROOT.glob("plugins/engine-core-*/pyproject.toml"))]
+ADAPTERS = [adapter for adapter in ADAPTERS if adapter not in PARTS]
 UV = [sys.executable, "-m", "uv"]
 WHEELS = ROOT / ".tox" / "built"
 BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE")  # what a wheel is built from, and the package
@@ -45,19 +49,22 @@ TORCH = ROOT / ".ci" / "torch-cpu.txt"
 WHY_NO_TORCH = Path(sys.prefix, "why-no-torch.txt")
 # What uv says where the indexes have torch for other Pythons, and where they have no such build at all.
 MISSING = re.compile(r"\btorch(\{.*?\})?==\S+ has no wheels with a matching|there is no version of torch\b")
-OURS = {"engine-core", *(plugin.name for plugin in (*PLUGINS, *ADAPTERS))}
+OURS = {"engine-core", *(plugin.name for plugin in (*PARTS, *PLUGINS, *ADAPTERS))}
 # What depends on which plugins are installed; the rest runs with the core alone, and with each plugin alone.
 OF_THE_INSTALLED = [f"tests/core/test_{name}.py" for name in ("registry", "cli_plugins", "plugin_passes", "imports")]
 # Tests of the project's own text. It is the same in each environment, so only those with torch run them.
 OF_THE_TEXT = [f"tests/core/test_{name}.py" for name in ("doors", "layers", "rings", "sizes")]
 # Left out at the floors: these, and tests of processes that hang, print and die.
-NOT_AT_FLOORS = [*OF_THE_TEXT, *(f"tests/core/test_{name}.py" for name in ("doctor", "explain_printing"))]
+NOT_AT_FLOORS = [*OF_THE_TEXT, "tests/core/test_explain_printing.py"]
 # At the floors torch is the same. So of the training tests only those that use another dependency run there.
 AT_FLOORS = [f"tests/train/test_{name}*.py" for name in (
-    "api1", "audit", "bad_input", "checkpoint_files", "checkpoint_h", "checkpoint_s", "checkpoint_t", "cli",
-    "conformance", "destinations", "explain", "import", "logging", "metrics", "names", "order_of_a_fit", "run_folder",
+    "api1", "bad_input", "checkpoint_files", "checkpoint_h", "checkpoint_s", "checkpoint_t", "cli", "destinations",
+    "explain", "import", "logging", "metrics", "names", "order_of_a_fit", "run_folder",
     "signature",
 )]  # fmt: skip
+# Of the tests of PARTS: those that need no torch, and those that run at the floors.
+OF_PARTS_WITHOUT_TORCH = [f"tests/test_{name}.py" for name in ("author_imports", "doctor*", "plugins_new*")]
+OF_PARTS_AT_FLOORS = [f"tests/test_{name}.py" for name in ("audit*", "conformance*", "doctor_*", "plugins_new*")]
 # At the floors Python is the harshest too: it leaves asserts out, of which pytest warns, and text is ASCII.
 HARSH = {
     "PYTHONOPTIMIZE": "1",
@@ -99,9 +106,9 @@ def main() -> int:
 
 
 def install(plugins: list[Path], *, require_torch: bool) -> None:
-    """Install the core and the given plugins from this tree, with torch if it can be had."""
+    """Install the core, its parts and the given plugins from this tree, with torch if it can be had."""
     reason = install_torch()
-    core, *others = wheels_of([ROOT, *plugins])
+    core, *others = wheels_of([ROOT, *PARTS, *plugins])
     if not reason:
         WHY_NO_TORCH.unlink(missing_ok=True)
         pip_install(f"engine-core[examples,metrics,torchdata] @ {core.as_uri()}", *map(str, others))
@@ -203,6 +210,9 @@ def tests_with(whom: str, *, ring: str, at_floors: bool, has_torch: bool) -> lis
     if whom == "ranks":
         return ["tests/ranks"]
     tests = ["tests/core"] if whom == "core" else OF_THE_INSTALLED
+    if whom == "core" and (at_floors or not has_torch):  # else `alone` runs the parts' own
+        chosen = OF_PARTS_AT_FLOORS if has_torch else OF_PARTS_WITHOUT_TORCH
+        tests = [*tests, *(path for part in PARTS for path in matching(part, chosen))]
     if has_torch and whom == "core":
         tests = [*tests, *(matching(ROOT, AT_FLOORS) if at_floors else ["tests/train"])]
     elif has_torch and at_floors:
@@ -224,7 +234,7 @@ def matching(project: Path, patterns: list[str]) -> list[str]:
 
 
 def test_each_alone(ring: str, arguments: list[str]) -> int:
-    """Run the tests of each plugin with no other plugin beside it; return the first exit code that is not 0."""
+    """Run the tests of each plugin and part with no other plugin; return the first exit code that is not 0."""
     if WHY_NO_TORCH.exists():
         print("the tests of the plugins need torch", flush=True)
         return 0
@@ -235,10 +245,10 @@ def test_each_alone(ring: str, arguments: list[str]) -> int:
                 run_pytest,
                 *(tests_of(plugin), *arguments),
                 ring=ring,
-                environment=path_of([plugin]),
+                environment=path_of([plugin] if plugin in PLUGINS else []),
                 stdout=PIPE,  # they run side by side
             )
-            for plugin in sorted(PLUGINS, key=size_of_tests, reverse=True)
+            for plugin in sorted(ALONE, key=size_of_tests, reverse=True)
         }
         codes = []
         for name, done in ((name, future.result()) for name, future in running.items()):

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 import torch
 
 from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State, Trainer
-from engine_core.audit import tensors_of
-from engine_core.callbacks.audit import Audit
 from engine_core.metadata import WRITABLE
+from engine_core_author.audit import tensors_of
+from engine_core_author.audit_callback import Audit
 
 SETTINGS = {
     "without audit": None,

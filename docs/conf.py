@@ -49,12 +49,12 @@ nitpicky = True
 # Without a network, the names of other projects have nothing to link to.
 nitpick_ignore_regex = [("py:.*", r"(torch|collections|contextlib|typing|types|pathlib|os|pluggy|pydantic)\..*|Path")]
 nitpick_ignore_regex += [  # type variables, aliases, and types that users receive but do not create
-    ("py:class", r"engine_core\.(passes\.contract\.[PT]|testing\.rules\.Rule|passes\.member\.Member)"),
+    ("py:class", r"engine_core\.(passes\.contract\.[PT]|passes\.member\.Member)|engine_core_author\.rules\.Rule"),
     ("py:class", r"engine_core\.(passes\.pass_list\.PassList|registry\.registry\.Identity|loggers\.waiting\.T)"),
     ("py:class", r"engine_core\.registry\.distributions\.(EntryPoint|Installed)"),
     ("py:class", r"engine_core\.(config\.reading\.Place|callbacks\.profiler\.Span|embed\.status\.(Phase|RunStatus))"),
     ("py:class", r"engine_core\.(logger\.Destination|batch\.items\.HasBatch)"),
-    ("py:class", r"engine_core\.(ranks\.T|testing\.ranks\.(T|_Meeting)|parallel\.wrapping\.Wrapping)|Deal"),
+    ("py:class", r"engine_core(_author)?\.(ranks\.(T|_Meeting)|parallel\.wrapping\.Wrapping)|Deal"),
     ("py:class", r"engine_core\.checkpoint\.tensor_file\.TensorFile|Box|Shape|Callable\[\[\]"),
     ("py:class", r"engine_core\.report\.(series\.(Thin|Stretch)|reading\.(Timing|RunData)|files\.(Saved|LoggedFile))"),
     ("py:class", r"engine_core\.report\.logged_files\.LoggedFile|RunData|Status"),

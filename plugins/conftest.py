@@ -1,6 +1,6 @@
 """What the tests of all plugins share: a clean environment, one thread, the same random numbers, one step of a run."""  # noqa: INP001
 
-import os
+import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -8,18 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import settings
 
 from engine_core import Trainer
-from engine_core.testing import AlgorithmConformance, PassConformance
+from engine_core_author import AlgorithmConformance, PassConformance
 
-for variable in ("ENGINE_CORE_PLUGINS", "ENGINE_CORE_DISABLE_PLUGINS"):  # the developer's shell may set them
-    os.environ.pop(variable, None)
-
-sys.path.append(str(Path(__file__).parents[1] / "tests" / "train"))  # for its parts.py
-
-settings.register_profile("shared-machine", deadline=None)
-settings.load_profile("shared-machine")
+TESTS = Path(__file__).parents[1] / "tests"
+sys.path.append(str(TESTS / "train"))  # for its parts.py
+SHARED = runpy.run_path(str(TESTS / "conftest.py"))  # a neutral shell, calm settings, fixtures
+install, ends, _a_shell_without_habits = map(SHARED.get, ("install", "ends", "_a_shell_without_habits"))
 
 
 @pytest.hookimpl(tryfirst=True)

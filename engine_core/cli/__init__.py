@@ -13,8 +13,9 @@ from ..errors import EngineError, RankError
 from ..messages import escaped
 from ..registry import CORE
 from .groups import LAST_LINES, CommandGroup, code_of, is_first, is_first_here, is_told_elsewhere
+from .tables import format_table, warn_of_doubts
 
-__all__ = ["main"]
+__all__ = ["format_table", "main", "warn_of_doubts"]
 
 
 class _Main(CommandGroup):

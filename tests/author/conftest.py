@@ -1,8 +1,9 @@
-"""Plugins created by the built engine-core, and what tox, pip and the engine make of them.
+"""Plugins created by what is built here, and what tox, pip and the engine make of them.
 
-The core comes from its wheel, named in a constraints file that tox hands on to uv, as it hands one on to pip. A
-plugin's tox sees only the Python that runs here. The others have no CPU build of torch in reach, so that a
-plugin's tests can't run there; tests/core, which runs on all of them, checks that its modules compile.
+The core and engine-core-author come from their wheels, named in a constraints file that tox hands on to uv, as it hands
+one on to pip. A plugin's tox sees only the Python that runs here. The others have no CPU build of torch in reach, so
+that a plugin's tests can't run there; those of engine-core-author, which run on all of them, check that its modules
+compile.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ FOREIGN = (
 
 @dataclass(frozen=True)
 class Workplace:
-    """A folder with plugins in it, and an environment with engine-core alone, from its wheel."""
+    """A folder with plugins in it, and an environment with engine-core and engine-core-author, from their wheels."""
 
     folder: Path
     core_version: str
@@ -84,13 +85,14 @@ def program_of(environment: Path, program: str) -> Path:
 @pytest.fixture(scope="session")
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
     folder = tmp_path_factory.mktemp("author")
-    (wheel,) = WHEELS_OF([ROOT])
+    wheel, author = WHEELS_OF([ROOT, ROOT / "plugins" / "engine-core-author"])
     constraints = folder / "constraints.txt"
     pins = [(ROOT / file).read_text() for file in ("constraints.txt", ".ci/torch-cpu.txt")]
-    constraints.write_text("\n".join([*pins, f"engine-core @ {wheel.as_uri()}\n"]))
+    built = [f"engine-core @ {wheel.as_uri()}", f"engine-core-author @ {author.as_uri()}\n"]
+    constraints.write_text("\n".join([*pins, *built]))
     ready = Workplace(folder, wheel.name.split("-")[1], environ_with(constraints))
     venv.create(ready.home)
-    ready.pip("install", f"engine-core[examples] @ {wheel.as_uri()}")
+    ready.pip("install", f"engine-core[examples] @ {wheel.as_uri()}", str(author))
     return ready
 
 

@@ -103,7 +103,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(journey: Journey) -> None:
 
 
 def test_it_is_listed(journey: Journey) -> None:
-    own = [r for r in journey.listed if r["distribution"] != "engine-core"]
+    own = [r for r in journey.listed if not r["distribution"].startswith("engine-core")]
 
     distribution = journey.package.replace("_", "-")
     assert [(r["kind"], r["name"], r["distribution"], r["version"], r["status"]) for r in own] == [

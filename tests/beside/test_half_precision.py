@@ -14,7 +14,7 @@ from lightning.pytorch.plugins.precision import MixedPrecision
 from torch.nn import functional as F
 
 from engine_core import Event
-from engine_core.testing.probes import at_events
+from engine_core_author.probes import at_events
 from engine_core_transformers import EngineTrainer
 
 from .accelerate_runs import Run

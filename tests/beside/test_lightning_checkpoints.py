@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from engine_core import Callback, Event
 from engine_core.errors import CheckpointError
-from engine_core.testing.probes import at_events
+from engine_core_author.probes import at_events
 
 from . import cases
 from .cases import differences, ended, make_loaders

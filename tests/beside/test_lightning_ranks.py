@@ -7,7 +7,7 @@ import torch
 
 from engine_core import Event
 from engine_core.errors import UnsupportedError
-from engine_core.testing.probes import at_events
+from engine_core_author.probes import at_events
 
 from .cases import make_loaders
 from .lightning_runs import ITS_WARNINGS, Digits, make_callback, make_trainer

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from engine_core import Algorithm, AlgorithmMetadata, Event
 from engine_core.errors import ArgumentError, EngineError, UnsupportedError
-from engine_core.testing.probes import at_events
+from engine_core_author.probes import at_events
 
 from .cases import LEARNING_RATE, MOMENTUM, Differentiated, differences, ended, make_loaders, train_ours
 from .lightning_runs import ITS_WARNINGS, Digits, make_callback, make_trainer

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from engine_core import Event
 from engine_core.errors import ArgumentError, UnsupportedError
-from engine_core.testing.probes import Injected, at_events, raise_at
+from engine_core_author.probes import Injected, at_events, raise_at
 from engine_core_lightning import EngineCallback
 
 from .cases import (

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from engine_core.callback import is_used_on
 from engine_core.cli import main
 from engine_core.registry import Registry
-from engine_core.testing import ThreadRanks
+from engine_core_author import ThreadRanks
 from engine_core_mlflow import MLflow
 from engine_core_tensorboard import TensorBoard
 

@@ -13,7 +13,7 @@ import pytest
 from engine_core import Logger, State
 from engine_core.errors import DestinationWarning
 from engine_core.loggers import waiting
-from engine_core.testing import RecordingDestination
+from engine_core_author import RecordingDestination
 from engine_core_mlflow import MLflow
 
 from . import tracker_runs as runs

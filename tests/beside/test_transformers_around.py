@@ -10,7 +10,7 @@ from torch import nn
 
 from engine_core import Event
 from engine_core.errors import UnsupportedError
-from engine_core.testing.probes import at_events
+from engine_core_author.probes import at_events
 from engine_core_transformers import EngineTrainer, EngineTrainerMixin
 
 from .cases import make_algorithms

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from engine_core import Algorithm, AlgorithmMetadata, Event, Objective
-from engine_core.testing import RecordingDestination
-from engine_core.testing.probes import at_events
+from engine_core_author import RecordingDestination
+from engine_core_author.probes import at_events
 from engine_core_transformers.offers import offers_of
 from insight_plugin import GradientNorm
 

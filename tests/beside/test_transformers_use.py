@@ -10,7 +10,7 @@ from torch import nn
 
 from engine_core import Algorithm, AlgorithmMetadata, Event
 from engine_core.errors import ArgumentError, PluginError, UnsupportedError
-from engine_core.testing.probes import Injected, at_events, raise_at
+from engine_core_author.probes import Injected, at_events, raise_at
 from engine_core_transformers import EngineTrainer, EngineTrainerMixin
 
 from .cases import LEARNING_RATE, MOMENTUM, differences, make_algorithms, train_ours

@@ -12,7 +12,7 @@ import torch
 
 from engine_core.errors import EngineError
 from engine_core.event import Event
-from engine_core.testing.probes import at_events
+from engine_core_author.probes import at_events
 
 from .cases import SB, make_algorithms
 from .transformers_runs import KEYS, Trainer, make_trainer, train_words

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from engine_core import Trainer
-from engine_core.testing import RecordingDestination
+from engine_core_author import RecordingDestination
 
 GENERATOR = torch.Generator().manual_seed(1)
 BATCHES = [(torch.randn(8, 4, generator=GENERATOR), torch.randint(3, (8,), generator=GENERATOR)) for _ in range(3)]

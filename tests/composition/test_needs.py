@@ -100,7 +100,8 @@ def test_a_callback_needs_these_and_a_loop_that_lacks_them_refuses_it(name: str)
 
 
 def test_the_other_callbacks_of_the_core_need_nothing() -> None:
-    records = [r for r in Registry.scan().records if r.kind == "callbacks" and r.distribution == "engine-core"]
+    ours = ("engine-core", "engine-core-author")
+    records = [r for r in Registry.scan().records if r.kind == "callbacks" and r.distribution in ours]
     needing = {record.name for record in records if needs_of(Registry.scan().load("callbacks", record.name))}
     assert needing == {"checkpoint_saver", "early_stopper", "threshold_stopper", "time_limit"}
 

@@ -10,7 +10,7 @@ import torch
 
 from engine_core.errors import EngineError
 from engine_core.registry import Registry
-from engine_core.testing import RecordingDestination
+from engine_core_author import RecordingDestination
 
 from .conftest import BATCHES, DOCS, EPOCHS, NAMES, VARIANTS, make, trainer_of, weights
 

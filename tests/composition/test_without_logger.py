@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from engine_core.testing import RecordingDestination
+from engine_core_author import RecordingDestination
 
 from .conftest import NAMES, make, trainer_of
 

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from engine_core.cli import main
-from engine_core.registry import Registry
+from engine_core.registry import Registry, brought_by
 
 GREET = """
     import click
@@ -86,3 +86,8 @@ def test_what_an_extra_brings_is_named_with_the_line_that_installs_it(monkeypatc
     assert told.exit_code == 2
     assert "'fly'" in told.output
     assert f'pip install "engine-core[{extra}]"' in told.output
+
+
+@pytest.mark.parametrize("what", ["commands plugins.doctor", "commands plugins.new", "callbacks audit"])
+def test_the_extra_that_brings_what_only_authors_need_is_in_the_cores_metadata(what):
+    assert 'pip install "engine-core[author]"' in brought_by(*what.split())

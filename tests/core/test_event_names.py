@@ -5,7 +5,7 @@ import functools
 import pytest
 
 from engine_core import Algorithm, AlgorithmMetadata, Callback
-from engine_core.testing import misspelt_events
+from engine_core_author import misspelt_events
 
 DUE = "after_lss"
 

@@ -11,8 +11,8 @@ import engine_core
 from .test_layers import TORCH_FREE
 from .tree import MODULES
 
-# All that needs no torch, what the plugins' list names, and what every pytest loads; but `__main__` runs the command.
-LIGHT = [*TORCH_FREE, "testing", "testing.plugin", *(name for name in MODULES if name.startswith("callbacks"))]
+# All that needs no torch, and what the plugins' list names; but `__main__` runs the command.
+LIGHT = [*TORCH_FREE, *(name for name in MODULES if name.startswith("callbacks"))]
 LIGHT = ["engine_core", *(f"engine_core.{name}" for name in LIGHT if name != "__main__")]
 NEED_TORCH = ("Loss", "ModelLoss", "Objective", "Trainer", "load_model")
 PUBLIC = [name for name in engine_core.__all__ if name not in NEED_TORCH]

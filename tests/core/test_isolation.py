@@ -10,7 +10,7 @@ from engine_core import Algorithm, Callback, Engine, Event, Logger, LoggerDestin
 from engine_core.errors import DestinationWarning
 from engine_core.loggers.run_files import RunFiles
 from engine_core.registry import Registry
-from engine_core.testing import RecordingDestination
+from engine_core_author import RecordingDestination
 
 LATER_EVENTS = [event for event in Event if event not in (Event.INIT, Event.FIT_START)]
 

@@ -26,16 +26,16 @@ LAYERS = [
     ["errors", "messages", "observed_list", "moved", "changes"],
     [
         *("event", "time", "needs", "metadata", "trace", "batch", "ranks", "signals", "files", "losses", "objective"),
-        *("checkpoint", "surgery", "results"),
+        *("checkpoint", "surgery", "results", "audit", "doctor", "scaffold", "testing"),
     ],
     ["state", "logger", "algorithm", "callback", "hookspecs", "arguments", "randomness"],
     ["registry"],
     ["passes"],
     ["engine"],
-    ["audit", "embed", "parallel"],
+    ["embed", "parallel"],
     ["trainer", "config"],
-    ["callbacks", "loggers", "examples", "testing"],
-    ["explain", "doctor", "scaffold", "manifest", "diff", "report", "run"],
+    ["callbacks", "loggers", "examples"],
+    ["explain", "manifest", "diff", "report", "run"],
     ["cli", "__main__"],
 ]
 # Layer by layer, rooms that may import each other, each only from those before it; what is not listed here imports
@@ -55,11 +55,9 @@ IN_ORDER = [
 ]
 # Lower rooms that a room does without all the same.
 NOT = {
-    "audit": {"passes", "engine"},
     "parallel": {"registry", "passes", "engine"},
-    "trainer": {"audit"},
-    "config": {"engine", "audit"},
-    **{room: {"config"} for room in ("callbacks", "loggers", "examples", "testing")},
+    "config": {"engine"},
+    **{room: {"config"} for room in ("callbacks", "loggers", "examples")},
 }
 # The files of the core's folders in the order in which to read them; each imports only from those before it.
 READING_ORDER = {
@@ -80,16 +78,14 @@ READING_ORDER = {
         "engine",
     ],
 }
-# Folders without a door: their files are named one by one, by entry points, configs, users' imports, and the checks of
-# the conformance kit by its rules. All others are closed, which `test_doors.py` checks.
-OPEN = {"callbacks", "loggers", "examples", "testing.checks"}
+# Folders without a door: their files are named one by one, by entry points, configs and users' imports. All others are
+# closed, which `test_doors.py` checks.
+OPEN = {"callbacks", "loggers", "examples"}
 CLOSED = [folder for folder in FOLDERS if folder not in OPEN]
 NEEDS_TORCH = {"objective", "losses", "checkpoint", "surgery", "randomness"}  # of layers 0 to 5
 WITHOUT_TORCH = {
     "config",
     "explain",
-    "doctor",
-    "scaffold",
     "manifest",
     "diff",
     "report",

@@ -7,7 +7,7 @@ from engine_core.errors import DestinationWarning
 from engine_core.logger import MOST_FILE_BYTES
 from engine_core.loggers import numbers
 from engine_core.loggers.run_files import RunFiles
-from engine_core.testing import RecordingDestination
+from engine_core_author import RecordingDestination
 
 
 class Kept(LoggerDestination):

@@ -1,7 +1,7 @@
 import pytest
 
 from engine_core import Engine, Logger, LoggerDestination, State, Timestamp, Traces
-from engine_core.testing import RecordingDestination
+from engine_core_author import RecordingDestination
 
 
 def test_what_is_logged_reaches_each_destination():

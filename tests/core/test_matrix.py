@@ -58,7 +58,7 @@ def test_a_wheel_is_kept_until_a_file_that_it_is_built_from_changes(matrix: Modu
 
 
 def test_what_a_wheel_is_built_from_is_what_the_projects_name(matrix: ModuleType) -> None:
-    for project in (matrix.ROOT, *matrix.PLUGINS):
+    for project in (matrix.ROOT, *matrix.ALONE):
         text = (project / "pyproject.toml").read_text()
         assert f'name = "{matrix.name_of(project)}"' in text
         assert 'readme = "README.md"' in text and 'license-files = ["LICENSE"]' in text
@@ -74,7 +74,10 @@ def test_without_torch_the_tests_of_the_core_and_of_what_is_installed_are_run(
     matrix: ModuleType, ring: str, at_floors: bool
 ) -> None:
     ran = [matrix.tests_with(whom, ring=ring, at_floors=at_floors, has_torch=False) for whom in ("core", "plugins")]
-    assert ran == [["tests/core"], matrix.OF_THE_INSTALLED]
+    (core, *own), installed = ran
+    assert (core, installed) == ("tests/core", matrix.OF_THE_INSTALLED)
+    assert own == [path for part in matrix.PARTS for path in matrix.matching(part, matrix.OF_PARTS_WITHOUT_TORCH)]
+    assert not any("import torch" in (matrix.ROOT / path).read_text().splitlines() for path in own)
 
 
 @pytest.mark.parametrize(("ring", "at_floors"), RUNS)
@@ -85,6 +88,8 @@ def test_what_is_run_is_there_under_its_name(matrix: ModuleType, whom: str, ring
 
 
 def test_each_pattern_of_the_floors_names_a_file(matrix: ModuleType) -> None:
+    parts = [*matrix.OF_PARTS_WITHOUT_TORCH, *matrix.OF_PARTS_AT_FLOORS]
+    assert [p for p in parts if not any(matrix.matching(part, [p]) for part in matrix.PARTS)] == []
     assert [pattern for pattern in matrix.AT_FLOORS if not matrix.matching(matrix.ROOT, [pattern])] == []
     plugins = {
         pattern: [matrix.matching(plugin, [pattern]) for plugin in matrix.PLUGINS]

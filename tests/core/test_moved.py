@@ -1,5 +1,6 @@
 """Names that have moved to another distribution: found there with a warning, or refused with what to install."""
 
+import importlib
 from types import ModuleType
 
 import pytest
@@ -41,3 +42,9 @@ def test_without_the_distribution_the_error_says_what_to_install(installed):
 def test_other_names_are_not_there(installed, name):
     with pytest.raises(AttributeError, match=f"engine_core.old.*{name}"):
         moved("engine_core.old", "replace", extra="things")(name)
+
+
+@pytest.mark.parametrize("module", ["audit", "callbacks.audit", "doctor", "scaffold", "testing"])
+def test_what_only_authors_need_is_refused_with_the_extra_that_brings_it(installed, module):
+    with pytest.raises(ImportError, match=rf"engine_core.{module}.Some .*pip install 'engine-core\[author\]'"):
+        importlib.import_module(f"engine_core.{module}").Some  # noqa: B018

@@ -21,7 +21,7 @@ LONGER_FUNCTIONS = {
 MORE_PARAMETERS = {
     "callbacks/checkpoint_saver.py:__init__": "what users set, each by name",
     "trainer/trainer.py:__init__": "the Trainer's arguments, frozen by a test",
-    "scaffold/creating.py:create_plugin": "what the author may say about a new plugin, each an option of the command",
+    "engine-core-author/src/engine_core_author/scaffold/creating.py:create_plugin": "each an option of the command",
     "engine-core-accelerate/src/engine_core_accelerate/loop.py:__init__": "what the Trainer takes of these",
     "engine-core-lightning/src/engine_core_lightning/callback.py:__init__": "likewise",
     "engine-core-transformers/src/engine_core_transformers/trainer.py:__init__": "likewise",

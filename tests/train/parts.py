@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from engine_core import Callback, Event, Logger, State, Trainer
-from engine_core.testing import RecordingDestination
+from engine_core_author import RecordingDestination
 
 EVENTS = [event.value for event in Event]
 

@@ -9,7 +9,7 @@ import pytest
 
 from engine_core.checkpoint import BackgroundWriter
 from engine_core.errors import CheckpointWarning
-from engine_core.testing import ThreadRanks
+from engine_core_author import ThreadRanks
 
 from .injected import InjectedError
 

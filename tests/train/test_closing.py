@@ -20,7 +20,8 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "time_limit": {"limit": "1h"},
     "run_files": {"folder": "run"},
 }
-OWN = [r.name for r in Registry.scan().records if r.kind == "callbacks" and r.distribution == "engine-core"]
+OURS = ("engine-core", "engine-core-author")
+OWN = [r.name for r in Registry.scan().records if r.kind == "callbacks" and r.distribution in OURS]
 
 
 @pytest.mark.parametrize("name", OWN)

@@ -16,8 +16,8 @@ from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.embed import EmbeddedLoop, make_loop
 from engine_core.errors import ArgumentError, ArgumentTypeError, UncountedRowsWarning
 from engine_core.needs import EVERYTHING
-from engine_core.testing import ThreadRanks
 from engine_core.trainer.data import deal
+from engine_core_author import ThreadRanks
 
 from .parts import at, batches, trainer
 

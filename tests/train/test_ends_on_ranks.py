@@ -12,7 +12,7 @@ from torch import nn
 from engine_core import Callback, State, Trainer
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.ranks import Ranks
-from engine_core.testing import ThreadRanks
+from engine_core_author import ThreadRanks
 
 from .parts import at
 

@@ -12,9 +12,9 @@ from torch.utils import data as torch_data
 from engine_core import Batches, State, Trainer
 from engine_core.errors import ArgumentError, EngineError
 from engine_core.run.dry_run import one_batch
-from engine_core.testing import ThreadRanks
 from engine_core.trainer.data import Feed, deal
 from engine_core.trainer.data.loaders import extent_of
+from engine_core_author import ThreadRanks
 
 CPU, STRICT = torch.device("cpu"), Batches()
 ROWS = torch_data.TensorDataset(torch.arange(6))

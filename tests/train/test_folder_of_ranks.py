@@ -8,7 +8,7 @@ from engine_core.callbacks.checkpoint_saver import check_folder
 from engine_core.checkpoint import Checkpoint, cut_content
 from engine_core.errors import CheckpointError
 from engine_core.ranks import Ranks
-from engine_core.testing.ranks import ThreadRanks
+from engine_core_author.ranks import ThreadRanks
 
 torch = pytest.importorskip("torch")
 

@@ -18,7 +18,7 @@ from engine_core.diff import compare
 from engine_core.loggers.run_files import RunFiles
 from engine_core.report import read_run, write_report
 from engine_core.run import evaluate, load_model, train
-from engine_core.scaffold import create_plugin
+from engine_core_author.scaffold import create_plugin
 
 from .parts import trainer
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from engine_core import Loss, Objective
 from engine_core.errors import ObjectiveError
-from engine_core.testing import ThreadRanks
+from engine_core_author import ThreadRanks
 
 from .parts import EVENTS, batches, linear, net, rows, trainer, writing_down
 

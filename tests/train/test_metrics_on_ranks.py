@@ -13,8 +13,8 @@ from torch import nn
 from engine_core import State
 from engine_core.errors import ArgumentError
 from engine_core.ranks import Ranks
-from engine_core.testing import ThreadRanks
 from engine_core.trainer import Measurement
+from engine_core_author import ThreadRanks
 
 from .parts import trainer
 

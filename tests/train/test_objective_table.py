@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from engine_core import Loss, Objective
 from engine_core.losses import with_reduction
 from engine_core.objective.counts import _ALL
-from engine_core.testing import ThreadRanks
+from engine_core_author import ThreadRanks
 
 from .parts import Memory, trainer
 

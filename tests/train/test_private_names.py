@@ -1,4 +1,4 @@
-"""The private names that the core uses of other libraries: the page lists each, and the installed versions have it."""
+"""The private names that the core and the audit use: the page lists each, and the installed libraries have it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PYTHONS = {"_fields", "_path", "_current_frames", "_getframe"}
 def used() -> set[str]:
     """Return the private names that ruff allows by a comment, that strings hold, or that an import names."""
     found: set[str] = set()
-    for path in (ROOT / "engine_core").rglob("*.py"):
+    for path in [*ROOT.glob("engine_core/**/*.py"), *ROOT.glob("plugins/engine-core-author/src/**/*.py")]:
         code = path.read_text(encoding="utf-8")
         for line in code.splitlines():
             if "SLF001" in line:

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from engine_core import Callback
-from engine_core.callbacks.audit import Audit
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.callbacks.loss_guard import LossGuard
 from engine_core.callbacks.profiler import Profiler
 from engine_core.callbacks.reporter import RunReporter
 from engine_core.callbacks.stoppers import EarlyStopper, ThresholdStopper
 from engine_core.callbacks.time_limit import TimeLimit
+from engine_core_author.audit_callback import Audit
 
 from .parts import Memory, batches, rows, trainer
 

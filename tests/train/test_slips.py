@@ -11,7 +11,7 @@ from torch import nn
 
 from engine_core import Algorithm, AlgorithmMetadata, Event, Logger
 from engine_core.errors import ArgumentError, ArgumentTypeError, EngineError
-from engine_core.testing import RecordingDestination
+from engine_core_author import RecordingDestination
 
 from .parts import at, batches, linear, trainer
 

@@ -13,7 +13,7 @@ from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.config import Config
 from engine_core.errors import CheckpointWarning
 from engine_core.run import train
-from engine_core.testing import ThreadRanks
+from engine_core_author import ThreadRanks
 
 from .parts import at, batches, linear, same, trainer
 

@@ -7,9 +7,9 @@ import torch
 from click.testing import CliRunner
 
 from engine_core import Algorithm, AlgorithmMetadata, Callback, Event
-from engine_core.callbacks.audit import Audit
 from engine_core.cli import main
 from engine_core.errors import AuditWarning, DurationWarning, HookNameWarning, NonFiniteLossWarning
+from engine_core_author.audit_callback import Audit
 
 from .parts import trainer
 

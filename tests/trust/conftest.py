@@ -150,12 +150,12 @@ def site_packages(home: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Install the wheel of the core, with the pins that tox sets, into an environment that nothing is added to."""
+    """Install the core and the doctor, with the pins that tox sets, into an environment that nothing is added to."""
     home = tmp_path_factory.mktemp("base")
-    (wheel,) = WHEELS_OF([ROOT])
+    wheels = WHEELS_OF([ROOT, ROOT / "plugins" / "engine-core-author"])
     venv.create(home)
     python = home / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    run(*uv_install(python), str(wheel), "numpy")  # which torch warns without
+    run(*uv_install(python), *map(str, wheels), "numpy")  # which torch warns without
     return site_packages(home)
 
 

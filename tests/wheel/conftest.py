@@ -15,7 +15,8 @@ from zipfile import ZipFile
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PLUGINS = sorted(file.parent.name for file in ROOT.glob("plugins/*-plugin/pyproject.toml"))
+AUTHOR = "engine-core-author"
+PLUGINS = sorted([AUTHOR, *(file.parent.name for file in ROOT.glob("plugins/*-plugin/pyproject.toml"))])
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,14 @@ def bare(core: Project, tmp_path_factory: pytest.TempPathFactory) -> Environment
     """The core alone, without extras."""
     clean = environment(tmp_path_factory.mktemp("bare"))
     clean.install(str(core.wheel))
+    return clean
+
+
+@pytest.fixture(scope="session")
+def lean(core: Project, plugins: dict[str, Project], tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """What one needs who trains with an algorithm, and pytest."""
+    clean = environment(tmp_path_factory.mktemp("lean"))
+    clean.install(f"{core.wheel}[examples]", str(plugins["sb-plugin"].wheel), "pytest")
     return clean
 
 

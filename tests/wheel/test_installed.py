@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 
-from .conftest import PLUGINS, Environment
+from .conftest import AUTHOR, PLUGINS, Environment
 
 EVERY_MODULE = """
 import importlib, pkgutil, engine_core
-apart = ("engine_core.__main__", "engine_core.examples.", "engine_core.testing.")  # a program; need extras and pytest
+apart = ("engine_core.__main__", "engine_core.examples.")  # a program; need extras
 for module in pkgutil.walk_packages(engine_core.__path__, "engine_core."):
     if not module.name.startswith(apart):
         importlib.import_module(module.name)
@@ -17,7 +17,7 @@ for module in pkgutil.walk_packages(engine_core.__path__, "engine_core."):
 EVERY_ENTRY_POINT = """
 import sys
 from importlib.metadata import entry_points
-groups = [f"engine_core.{kind}" for kind in ("algorithms", "passes", "callbacks", "loops")]
+groups = [f"engine_core.{kind}" for kind in ("algorithms", "passes", "callbacks", "commands", "loops")]
 for group in [*groups, "console_scripts"]:
     for entry in entry_points(group=group):
         if entry.dist.name in sys.argv:
@@ -54,8 +54,14 @@ def test_the_core_alone_lists_no_algorithm(bare: Environment) -> None:
     assert [r["name"] for r in records if r["kind"] == "algorithms"] == []
 
 
-def test_the_example_trains(complete: Environment) -> None:
-    complete.run("python", "-m", "engine_core", "train", "--example", "digits")
+def test_a_practitioners_pytest_loads_no_plugin_of_ours(lean: Environment, complete: Environment) -> None:
+    listed = [one.run("python", "-m", "pytest", "--version", "--version") for one in (lean, complete)]
 
-    (results,) = complete.home.glob("runs/*/results.json")
+    assert [f"{AUTHOR}-" in text for text in listed] == [False, True]
+
+
+def test_the_example_trains_with_the_algorithms_plugin_alone(lean: Environment) -> None:
+    lean.run("python", "-m", "engine_core", "train", "--example", "digits")
+
+    (results,) = lean.home.glob("runs/*/results.json")
     assert json.loads(results.read_text())["eval/accuracy"] > 0.95

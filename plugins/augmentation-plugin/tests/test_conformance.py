@@ -7,7 +7,7 @@ from torch import nn
 
 from augmentation_plugin import CutMix, CutOut, MixUp, ProgressiveResizing
 from engine_core import Algorithm
-from engine_core.testing import AlgorithmConformance
+from engine_core_author import AlgorithmConformance
 
 
 class TestCutMix(AlgorithmConformance):

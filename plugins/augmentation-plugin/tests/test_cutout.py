@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from augmentation_plugin import CutOut, ProgressiveResizing, cutout_batch
 from engine_core import Algorithm, Callback, Engine, Event, Logger, State, Trainer
-from engine_core.callbacks.audit import Audit
 from engine_core.errors import ArgumentError
+from engine_core_author.audit_callback import Audit
 
 X, Y = torch.rand(8, 1, 16, 16, generator=torch.Generator().manual_seed(1)) + 1, torch.arange(8)
 

@@ -12,7 +12,7 @@ from augmentation_plugin import CutMix, MixUp, cutmix_batch, mix_losses, mixup_b
 from augmentation_plugin.mixing import Mixing
 from engine_core import Batches, Callback, Logger, Loss, Objective, State, Trainer
 from engine_core.errors import ArgumentError
-from engine_core.testing import ThreadRanks
+from engine_core_author import ThreadRanks
 
 WEIGHT = torch.tensor([0.5, 1.0, 2.0], dtype=torch.double)
 SEED, FUNCTIONS = 3, {MixUp: mixup_batch, CutMix: cutmix_batch}

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from augmentation_plugin import CutMix, CutOut, MixUp, ProgressiveResizing, resize_batch
 from engine_core import Callback, Engine, Event, Logger, State, Timestamp, Trainer
 from engine_core.errors import ArgumentError
-from engine_core.testing import RecordingDestination
+from engine_core_author import RecordingDestination
 
 X = torch.rand(4, 3, 32, 48, generator=torch.Generator().manual_seed(1))
 Y, MASK = torch.arange(4), torch.arange(4 * 32 * 48).reshape(4, 32, 48)

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from engine_core import Trainer
-from engine_core.testing import RecordingDestination
+from engine_core_author import RecordingDestination
 
 
 class Seen(RecordingDestination):

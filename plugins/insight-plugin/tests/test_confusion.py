@@ -10,7 +10,7 @@ from torch import nn
 
 from engine_core import Logger, ModelLoss, State
 from engine_core.errors import ArgumentError, ArgumentTypeError
-from engine_core.testing import RecordingDestination, ThreadRanks
+from engine_core_author import RecordingDestination, ThreadRanks
 from insight_plugin import Confusion
 from insight_plugin.matrix import as_svg
 

@@ -9,7 +9,7 @@ import torch
 
 from engine_core import Logger, State
 from engine_core.errors import ArgumentError
-from engine_core.testing import RecordingDestination, ThreadRanks
+from engine_core_author import RecordingDestination, ThreadRanks
 from insight_plugin import Memory, memory
 
 PROCESS = ["memory/process_mb", "memory/process_peak_mb"]

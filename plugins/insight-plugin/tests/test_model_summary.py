@@ -12,7 +12,7 @@ from torch.nn.modules import module as of_torch
 
 from engine_core import Logger, State
 from engine_core.logger import MOST_FILE_BYTES
-from engine_core.testing import RecordingDestination
+from engine_core_author import RecordingDestination
 from insight_plugin import ModelSummary
 
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from engine_core import Algorithm, AlgorithmMetadata, Engine, Logger, State
 from engine_core.errors import ArgumentError, ArgumentTypeError
-from engine_core.testing import RecordingDestination, ThreadRanks
+from engine_core_author import RecordingDestination, ThreadRanks
 from insight_plugin import Norms
 
 

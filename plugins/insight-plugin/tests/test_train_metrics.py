@@ -13,7 +13,7 @@ from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State
 from engine_core.batch import ItemSwap
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.errors import ArgumentError, ArgumentTypeError, CheckpointWarning
-from engine_core.testing import ThreadRanks
+from engine_core_author import ThreadRanks
 from insight_plugin import TrainMetrics
 
 NAME = "train/right"

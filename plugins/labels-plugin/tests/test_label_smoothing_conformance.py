@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from engine_core.testing import AlgorithmConformance
+from engine_core_author import AlgorithmConformance
 from labels_plugin import LabelSmoothing
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from engine_core import Loss, Objective
 from engine_core.errors import ArgumentError
-from engine_core.testing import ThreadRanks
+from engine_core_author import ThreadRanks
 from labels_plugin import LabelSmoothing
 
 WEIGHT = torch.tensor([0.5, 1.0, 2.0, 4.0], dtype=torch.double)

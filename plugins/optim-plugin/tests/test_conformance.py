@@ -1,7 +1,7 @@
 """The algorithms of this package, and their pass, keep the rules of engine-core's conformance kit."""
 
 from engine_core import AlgorithmPass
-from engine_core.testing import AlgorithmConformance, PassConformance
+from engine_core_author import AlgorithmConformance, PassConformance
 from optim_plugin import EMA, SAM, SWA, GradientPenalty, LayerFreezing
 from optim_plugin.passes import sort_sam_first
 

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from engine_core import Callback, Event, Logger, State, Trainer
 from engine_core.errors import ArgumentError, EngineError
-from engine_core.testing import RecordingDestination
 from engine_core.time import Timestamp
+from engine_core_author import RecordingDestination
 from optim_plugin import EMA, LayerFreezing
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from engine_core import Algorithm, Loss, Objective
-from engine_core.testing import ThreadRanks
+from engine_core_author import ThreadRanks
 from optim_plugin import SAM, GradientPenalty
 
 WEIGHT = torch.tensor([0.5, 1.0, 2.0], dtype=torch.double)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from engine_core import Algorithm, AlgorithmMetadata, Callback, Engine, Event, Logger, State, Trainer
 from engine_core.errors import EngineError, NonFiniteLossWarning
 from engine_core.state import LoopControl
-from engine_core.testing import RecordingDestination
+from engine_core_author import RecordingDestination
 from optim_plugin import SAM
 
 

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from engine_core import Callback, Trainer
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.errors import EngineError
-from engine_core.testing import ThreadRanks
+from engine_core_author import ThreadRanks
 from optim_plugin import SWA
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from engine_core import Algorithm, AlgorithmMetadata, Callback, Event, State, Trainer
 from engine_core.errors import ArgumentError
-from engine_core.testing import RecordingDestination
+from engine_core_author import RecordingDestination
 from sb_plugin import SelectiveBackprop
 
 ROWS = 24

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from engine_core import Algorithm, AlgorithmMetadata, AlgorithmPass, Event, State
-from engine_core.testing import AlgorithmConformance, PassConformance
+from engine_core_author import AlgorithmConformance, PassConformance
 from sb_plugin import SelectiveBackprop
 from sb_plugin.passes import sort_selective_backprop_first
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from engine_core import Engine, Event, Logger, State, Timestamp
-from engine_core.testing import RecordingDestination
+from engine_core_author import RecordingDestination
 from sb_plugin import SelectiveBackprop
 
 X, Y = torch.randn(8, 3, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 4

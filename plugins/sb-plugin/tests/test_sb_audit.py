@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from engine_core import Trainer
-from engine_core.callbacks.audit import Audit
+from engine_core_author.audit_callback import Audit
 from sb_plugin import SelectiveBackprop
 
 

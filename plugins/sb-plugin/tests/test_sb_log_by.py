@@ -8,7 +8,7 @@ from torch import nn
 
 from engine_core import Logger, Trainer
 from engine_core.errors import ArgumentError, ArgumentTypeError, BatchKeyError
-from engine_core.testing import RecordingDestination, ThreadRanks
+from engine_core_author import RecordingDestination, ThreadRanks
 from sb_plugin import SelectiveBackprop
 from sb_plugin.breakdown import kept_by_class, kept_by_loss
 

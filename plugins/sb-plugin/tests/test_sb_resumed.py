@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from engine_core import Callback, State, Trainer
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
-from engine_core.testing import RecordingDestination
+from engine_core_author import RecordingDestination
 from sb_plugin import SelectiveBackprop, WithIndex
 
 MODES: dict[str, dict[str, Any]] = {

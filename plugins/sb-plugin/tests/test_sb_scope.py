@@ -13,7 +13,7 @@ from engine_core import Trainer
 from engine_core.errors import ArgumentError, UnsupportedError
 from engine_core.needs import FSDP_OFFERS
 from engine_core.ranks import Deal, Ranks
-from engine_core.testing import ThreadRanks
+from engine_core_author import ThreadRanks
 from sb_plugin import SelectiveBackprop
 
 ALWAYS: dict[str, Any] = {"start": 0, "end": 1, "scale_factor": 1, "interrupt": 0}

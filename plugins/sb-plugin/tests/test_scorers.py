@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from engine_core import Callback, Engine, Event, Logger, State, Trainer
 from engine_core.errors import ArgumentError, EngineError
-from engine_core.testing import RecordingDestination
+from engine_core_author import RecordingDestination
 from sb_plugin import SelectiveBackprop, WithIndex
 
 ROWS, SIZE = 24, 8

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from engine_core import Callback, State, Trainer
-from engine_core.testing import RecordingDestination
+from engine_core_author import RecordingDestination
 from sb_plugin import SelectiveBackprop
 from sb_plugin.scoring import rank_correlation
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from engine_core import Engine, Event, Logger, State, Trainer
 from engine_core.errors import NothingReplacedWarning
-from engine_core.testing import RecordingDestination
+from engine_core_author import RecordingDestination
 from surgery_plugin import BlurConv2d, BlurMaxPool2d, BlurPool, SqueezeExcite, SqueezeExciteConv2d, apply_blurpool
 
 SEEDS = (0, 1)

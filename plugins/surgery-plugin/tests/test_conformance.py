@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from engine_core import AlgorithmPass
-from engine_core.testing import AlgorithmConformance, PassConformance
+from engine_core_author import AlgorithmConformance, PassConformance
 from surgery_plugin import BlurPool, ChannelsLast, FusedLayerNorm, GatedLinearUnits, SqueezeExcite, StochasticDepth
 from surgery_plugin.passes import sort_fused_layernorm_last
 

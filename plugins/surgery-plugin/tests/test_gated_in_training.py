@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from engine_core import Engine, Event, Logger, State, Trainer
 from engine_core.errors import NothingReplacedWarning
-from engine_core.testing import RecordingDestination
+from engine_core_author import RecordingDestination
 from surgery_plugin import GatedLinearUnits
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from engine_core import Engine, Event, Logger, State
 from engine_core.errors import ArgumentError, NothingReplacedWarning
-from engine_core.testing import RecordingDestination
+from engine_core_author import RecordingDestination
 from surgery_plugin import (
     BlurPool,
     ChannelsLast,

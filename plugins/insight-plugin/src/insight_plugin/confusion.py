@@ -42,7 +42,7 @@ class Confusion(Callback):
             outputs and targets are what metrics get, see `Objective.for_metrics`.
 
     Example:
-        >>> from engine_core.testing import RecordingDestination
+        >>> from engine_core_author import RecordingDestination
         >>> seen, state = RecordingDestination(), State(dataloader_label="eval")
         >>> confusion, logger = Confusion(["cat", "dog"]), Logger([seen])
         >>> confusion.eval_start(state, logger)

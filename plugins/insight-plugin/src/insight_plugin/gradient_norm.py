@@ -27,7 +27,7 @@ class GradientNorm(Callback):
 
     Example:
         >>> import torch
-        >>> from engine_core.testing import RecordingDestination
+        >>> from engine_core_author import RecordingDestination
         >>> weight = torch.nn.Parameter(torch.zeros(2))
         >>> weight.grad = torch.tensor([3.0, 4.0])
         >>> state = State(optimizers=torch.optim.SGD([weight], lr=0.1))

@@ -36,7 +36,7 @@ class Memory(Callback):
         interval: how often: in the first step, and in the first one of each interval.
 
     Example:
-        >>> from engine_core.testing import RecordingDestination
+        >>> from engine_core_author import RecordingDestination
         >>> state, seen, memory = State(), RecordingDestination(), Memory("10ba")
         >>> memory.init(state, Logger([seen]))
         >>> memory.after_train_batch(state, Logger([seen]))

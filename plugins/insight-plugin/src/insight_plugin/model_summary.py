@@ -34,7 +34,7 @@ class ModelSummary(Callback):
     On several processes shapes are of the first one's rows; parameters are whole. Without loggers nothing is done.
 
     Example:
-        >>> from engine_core.testing import RecordingDestination
+        >>> from engine_core_author import RecordingDestination
         >>> model, seen = torch.nn.Linear(3, 2), RecordingDestination()
         >>> state, logger, summary = State(model=model), Logger([seen]), ModelSummary()
         >>> summary.before_forward(state, logger)

@@ -38,7 +38,7 @@ class Norms(Callback):
         layers: names of layers, in which `*` stands for anything; None: all.
 
     Example:
-        >>> from engine_core.testing import RecordingDestination
+        >>> from engine_core_author import RecordingDestination
         >>> model, seen = torch.nn.Linear(2, 1, bias=False), RecordingDestination()
         >>> state, logger, norms = State(model=model), Logger([seen]), Norms()
         >>> norms.init(state, logger)

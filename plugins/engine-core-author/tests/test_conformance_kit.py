@@ -1,0 +1,282 @@
+"""What authors may give to the conformance kit: other parts, algorithms that theirs requires, objects of any class."""
+
+import pytest
+import torch
+from torch import nn
+
+from engine_core import Algorithm, AlgorithmMetadata, Event
+from engine_core.errors import PluginError
+from engine_core_author import AlgorithmConformance, BrokenRule, PassConformance
+from engine_core_author.rules import ALGORITHM_RULES, PASS_RULES
+
+from .conformance.honest import NoisyLoss, ScaleGradients
+from .conformance.subjects import AtLoss
+
+CHECKS = [name for name in vars(AlgorithmConformance) if name.startswith("test_")]
+SKIPPED = ("test_restores", "test_restores_after_an_exception", "test_compile")
+
+
+def passed(kit):
+    """Return the checks that pass; a fault is raised."""
+    found = []
+    for check in CHECKS:
+        try:
+            getattr(kit, check)()
+            found.append(check)
+        except pytest.skip.Exception:
+            pass
+    return found
+
+
+def test_the_checks_have_these_names():
+    assert " ".join(CHECKS) == (
+        "test_metadata test_match_returns_bool test_match_is_pure test_match_only_declared_events test_match_is_fast "
+        "test_writes_declared test_restores test_restores_after_an_exception "
+        "test_no_global_random_draw test_arguments test_repr test_state_dict test_resume test_two_instances "
+        "test_second_run test_batches test_ragged_batches test_microbatches test_two_ranks test_needs "
+        "test_autocast test_order_independent test_compile test_unmatched_cost"
+    )
+    assert " ".join(name for name in vars(PassConformance) if name.startswith("test_")) == (
+        "test_metadata test_total test_stable test_idempotent test_deterministic test_loses_nobody test_fast"
+    )
+
+
+@pytest.mark.parametrize("kit", [AlgorithmConformance, PassConformance])
+def test_each_check_is_known_by_its_name_and_class(kit):
+    checks = [(name, check) for name, check in vars(kit).items() if name.startswith("test_")]
+    assert [(check.__name__, check.__qualname__) for _, check in checks] == [
+        (name, f"{kit.__name__}.{name}") for name, _ in checks
+    ]
+
+
+def test_each_check_has_a_rule_and_each_rule_a_check():
+    assert list(ALGORITHM_RULES) == CHECKS
+    assert list(PASS_RULES) == [name for name in vars(PassConformance) if name.startswith("test_")]
+
+
+def test_a_message_says_which_rule_was_broken_what_was_seen_why_it_matters_and_how_to_fix_it():
+    class Doubled(AtLoss):
+        metadata = AlgorithmMetadata(name="double", events=("after_loss",), writes=("loss",))
+
+    class Kit(AlgorithmConformance):
+        def make_algorithm(self):
+            return Doubled()
+
+    with pytest.raises(BrokenRule) as error:
+        Kit().test_metadata()
+
+    assert str(error.value) == (
+        "Doubled breaks the rule of test_metadata: Its metadata is a valid AlgorithmMetadata, and its name, if given, "
+        "is the entry point's, or the class's in snake case if no installed distribution ships the class. Seen: "
+        "metadata.name is 'double', but the class's name in snake case is 'doubled'. Why it matters: Configs, "
+        "`before` and `after`, and error messages refer to an algorithm by that one name, and the engine decides by "
+        "metadata alone what to ask and in which order. To fix it: Make metadata with AlgorithmMetadata(...), which "
+        "validates it, and give it the entry point's name."
+    )
+
+
+def test_the_name_in_the_metadata_is_compared_with_the_entry_points(install):
+    install(
+        "their-plugin",
+        {"algorithms": {"scale_it": "their_plugin:ScaleTheLoss"}},
+        {
+            "their_plugin": """
+                from engine_core import Algorithm, AlgorithmMetadata
+
+                class ScaleTheLoss(Algorithm):
+                    metadata = AlgorithmMetadata(name="scale_the_loss", events=())
+
+                    def match(self, event, state):
+                        return False
+
+                    def apply(self, event, state, logger):
+                        pass
+            """
+        },
+    )
+    from their_plugin import ScaleTheLoss  # noqa: PLC0415
+
+    class Kit(AlgorithmConformance):
+        def make_algorithm(self):
+            return ScaleTheLoss()
+
+    with pytest.raises(BrokenRule, match=r"'scale_the_loss', but the entry point of their-plugin 1\.0 is 'scale_it'"):
+        Kit().test_metadata()
+
+
+class Regression(AlgorithmConformance):
+    """A model of vectors, and a loss over numbers."""
+
+    def make_algorithm(self):
+        return ScaleGradients()
+
+    def make_model(self):
+        return nn.Sequential(nn.Linear(3, 5), nn.Dropout(0.5), nn.Linear(5, 1))
+
+    def make_batches(self):
+        return [(torch.randn(6, 3), torch.randn(6, 1)) for _ in range(3)]
+
+    def make_loss(self):
+        return nn.MSELoss()
+
+    def make_others(self):
+        return [NoisyLoss()]
+
+
+def test_model_batches_and_loss_may_be_the_authors():
+    assert passed(Regression()) == [name for name in CHECKS if name not in SKIPPED]
+
+
+class Detector(nn.Module):
+    """A model with its own loss, for batches that are mappings."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, batch):
+        return self.layer(batch["x"])
+
+    def loss(self, outputs, batch):
+        return (outputs - batch["y"]).square().mean()
+
+
+class OwnLoss(Regression):
+    """The same with a model that has its own loss."""
+
+    def make_model(self):
+        return Detector()
+
+    def make_batches(self):
+        return [{"x": torch.randn(6, 3), "y": torch.randn(6, 2)} for _ in range(3)]
+
+    def make_loss(self):
+        return None
+
+
+def test_a_model_with_its_own_loss_may_be_the_authors_and_its_batches_have_their_form():
+    assert passed(OwnLoss()) == [name for name in CHECKS if name not in (*SKIPPED, "test_batches")]
+
+
+class Bare:
+    """An algorithm without the base class, without attributes, with what it has to have only."""
+
+    __slots__ = ()
+    metadata = AlgorithmMetadata(events=("after_train_batch",), writes=())
+
+    def match(self, event, state):
+        return event is Event.AFTER_TRAIN_BATCH
+
+    def apply(self, event, state, logger):
+        pass
+
+    def __repr__(self):
+        return "Bare()"
+
+
+def test_an_algorithm_without_base_class_and_attributes_can_be_checked():
+    class Kit(AlgorithmConformance):
+        def make_algorithm(self):
+            return Bare()
+
+        def make_others(self):
+            return [NoisyLoss(), ScaleGradients()]
+
+    assert passed(Kit()) == [name for name in CHECKS if name not in SKIPPED]
+
+
+class NeedsNoise(AtLoss):
+    """Runs only beside another one."""
+
+    metadata = AlgorithmMetadata(events=("after_loss",), writes=("loss",), requires=("noisy_loss",))
+
+
+def test_what_an_algorithm_requires_is_taken_from_the_others():
+    class Kit(AlgorithmConformance):
+        def make_algorithm(self):
+            return NeedsNoise()
+
+        def make_others(self):
+            return [ScaleGradients(), NoisyLoss()]
+
+    assert "test_writes_declared" in passed(Kit())
+
+
+def test_the_check_of_writes_is_skipped_where_nothing_is_declared():
+    class Undeclared(AtLoss):
+        metadata = AlgorithmMetadata(events=("after_loss",))
+
+    class Kit(AlgorithmConformance):
+        def make_algorithm(self):
+            return Undeclared()
+
+    with pytest.raises(pytest.skip.Exception, match="add writes="):
+        Kit().test_writes_declared()
+
+
+def test_a_run_that_ends_within_its_first_epoch_cannot_be_resumed_and_the_check_says_so():
+    class StopEarly(Algorithm):
+        metadata = AlgorithmMetadata(events=("batch_end",), writes=())
+
+        def match(self, event, state):
+            return event is Event.BATCH_END
+
+        def apply(self, event, state, logger):
+            state.stop_training()
+
+    class Kit(AlgorithmConformance):
+        def make_algorithm(self):
+            return StopEarly()
+
+    with pytest.raises(pytest.skip.Exception, match="ended within its first epoch"):
+        Kit().test_resume()
+
+
+def test_what_passes_say_about_two_instances_in_one_run_is_not_a_fault():
+    class Mix(AtLoss):
+        metadata = AlgorithmMetadata(events=("after_loss",), writes=("loss",), tags=("loss_interpolation",))
+
+    class Kit(AlgorithmConformance):
+        def make_algorithm(self):
+            return Mix()
+
+    Kit().test_two_instances()
+
+
+@pytest.mark.parametrize(("kit", "method"), [(AlgorithmConformance, "make_algorithm"), (PassConformance, "make_pass")])
+def test_a_class_that_does_not_say_what_to_check_gets_an_error(kit, method):
+    class Nothing(kit):
+        pass
+
+    with pytest.raises(NotImplementedError, match=rf"Nothing has to .*{method}\(self\)"):
+        getattr(Nothing(), method)()
+
+
+def test_a_check_leaves_the_global_generators_and_the_threads_as_they_were():
+    class Kit(AlgorithmConformance):
+        def make_algorithm(self):
+            return AtLoss()
+
+    before, threads = torch.get_rng_state(), torch.get_num_threads()
+    Kit().test_resume()
+
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.get_num_threads() == threads
+
+
+def test_what_the_algorithm_raises_outside_the_checks_passes_through():
+    class Raises(Algorithm):
+        metadata = AlgorithmMetadata(events=("after_loss",), writes=())
+
+        def match(self, event, state):
+            return event is Event.AFTER_LOSS
+
+        def apply(self, event, state, logger):
+            raise PluginError("not today")
+
+    class Kit(AlgorithmConformance):
+        def make_algorithm(self):
+            return Raises()
+
+    with pytest.raises(PluginError, match="not today"):
+        Kit().test_writes_declared()
