@@ -7,8 +7,8 @@
     python .ci/matrix.py alone --ring quick|full|both [pytest's arguments]
     python .ci/matrix.py beside [--floors] [pytest's arguments]
 
-tox runs it with the environment's own Python and sets PIP_CONSTRAINT. One environment, with the core alone in it, is
-used for all of it, one after the other: `plugins` and `alone` have the plugins' unpacked wheels on the path.
+tox runs it with the environment's own Python and sets PIP_CONSTRAINT. One environment, with the core and its parts in
+it, is used for all of it, one after the other: `plugins` and `alone` have the plugins' unpacked wheels on the path.
 """
 
 from __future__ import annotations
@@ -32,8 +32,14 @@ from subprocess import PIPE, STDOUT
 ROOT = Path(__file__).resolve().parents[1]
 # Those that need only torch.
 PLUGINS = [file.parent for file in sorted(ROOT.glob("plugins/*-plugin/pyproject.toml"))]
+# What belongs to the core and is a distribution of its own: each environment has these beside the core.
+PARTS = [ROOT / "plugins" / f"engine-core-{name}" for name in ("report",)]
+# Those of them that are tested without torch, too.
+WITHOUT_TORCH = [part for part in PARTS if part.name == "engine-core-report"]
 # Those that need a third party's library too. Only tox's `beside` environments install them.
-ADAPTERS = [file.parent for file in sorted(ROOT.glob("plugins/engine-core-*/pyproject.toml"))]
+ADAPTERS = [
+    file.parent for file in sorted(ROOT.glob("plugins/engine-core-*/pyproject.toml")) if file.parent not in PARTS
+]
 PIP = [sys.executable, "-I", "-m", "pip"]
 WHEELS = ROOT / ".tox" / "built"
 TORCHES = ROOT / ".tox" / "torch"
@@ -51,7 +57,7 @@ MISSING = re.compile(
     r"No matching distribution found for (\S+)"
     r"|no matching distributions available for your environment:\s+(torch)\s"
 )
-OURS = {"engine-core", *(plugin.name for plugin in (*PLUGINS, *ADAPTERS))}
+OURS = {"engine-core", *(plugin.name for plugin in (*PLUGINS, *PARTS, *ADAPTERS))}
 # What depends on which plugins are installed; the rest runs with the core alone, and with each plugin alone.
 OF_THE_INSTALLED = [f"tests/core/test_{name}.py" for name in ("registry", "cli_plugins", "plugin_passes", "imports")]
 # Tests of the project's own text. It is the same in each environment, so only those with torch run them.
@@ -105,11 +111,11 @@ def main() -> int:
 
 
 def install(plugins: list[Path], *, require_torch: bool) -> None:
-    """Install the core and the given plugins from this tree, with torch if it can be had."""
+    """Install the core, its parts and the given plugins from this tree, with torch if it can be had."""
     reason = install_torch()
-    core, *others = wheels_of([ROOT, *plugins])
+    core, *others = wheels_of([ROOT, *PARTS, *plugins])
     # pip takes another wheel of the same version for the one that is there
-    subprocess.run([*PIP, "uninstall", "--quiet", "--yes", "engine-core"], cwd=ROOT, check=True)
+    subprocess.run([*PIP, "uninstall", "--quiet", "--yes", *map(name_of, [ROOT, *PARTS])], cwd=ROOT, check=True)
     if not reason:
         WHY_NO_TORCH.unlink(missing_ok=True)
         pip_install(f"{core}[examples,metrics,torchdata]", *map(str, others))
@@ -263,7 +269,8 @@ def tests_with(whom: str, *, ring: str, at_floors: bool, has_torch: bool) -> lis
     if has_torch and whom == "core":
         tests = [*tests, *(matching(ROOT, AT_FLOORS) if at_floors else ["tests/train"])]
     elif has_torch and at_floors:
-        tests = [*tests, "tests/docs", *(path for plugin in PLUGINS for path in matching(plugin, OF_PLUGINS_AT_FLOORS))]
+        own = (path for plugin in PLUGINS for path in matching(plugin, OF_PLUGINS_AT_FLOORS))
+        tests = [*tests, "tests/docs", *own, *map(tests_of, WITHOUT_TORCH)]
     elif has_torch:
         tests = [*tests, "tests/docs", "tests/composition"]  # `alone` runs the plugins' own
     return tests
@@ -281,10 +288,11 @@ def matching(project: Path, patterns: list[str]) -> list[str]:
 
 
 def test_each_alone(ring: str, arguments: list[str]) -> int:
-    """Run the tests of each plugin with no other plugin beside it; return the first exit code that is not 0."""
+    """Run the tests of each part and plugin with no plugin beside it; return the first exit code that is not 0."""
+    tested = [*PARTS, *PLUGINS]
     if WHY_NO_TORCH.exists():
         print("the tests of the plugins need torch", flush=True)
-        return 0
+        tested = WITHOUT_TORCH
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         running = {
             # One process each: what xdist starts takes longer to import torch than it saves.
@@ -292,10 +300,10 @@ def test_each_alone(ring: str, arguments: list[str]) -> int:
                 run_pytest,
                 *(tests_of(plugin), *arguments),
                 ring=ring,
-                environment=path_of([plugin]),
+                environment=path_of([plugin] if plugin in PLUGINS else []),
                 stdout=PIPE,  # they run side by side
             )
-            for plugin in sorted(PLUGINS, key=size_of_tests, reverse=True)
+            for plugin in sorted(tested, key=size_of_tests, reverse=True)
         }
         codes = []
         for name, done in ((name, future.result()) for name, future in running.items()):

@@ -12,9 +12,9 @@ from ..errors import EngineError
 from ..messages import escaped
 from ..registry import CORE, Registry
 from .ending import LAST_LINES, code_of, in_words, is_first_here, is_told_elsewhere
-from .groups import CommandGroup
+from .groups import CommandGroup, GivenPath
 
-__all__ = ["main"]
+__all__ = ["GivenPath", "main"]
 
 
 class _Main(CommandGroup):

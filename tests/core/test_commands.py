@@ -86,4 +86,3 @@ def test_what_an_extra_brings_is_named_with_the_line_that_installs_it(monkeypatc
     assert told.exit_code == 2
     assert "'fly'" in told.output
     assert f'pip install "engine-core[{extra}]"' in told.output
-

@@ -2,6 +2,7 @@
 
 import importlib.util
 from pathlib import Path
+from subprocess import CompletedProcess
 from types import ModuleType
 
 import pytest
@@ -58,7 +59,7 @@ def test_a_wheel_is_kept_until_a_file_that_it_is_built_from_changes(matrix: Modu
 
 
 def test_what_a_wheel_is_built_from_is_what_the_projects_name(matrix: ModuleType) -> None:
-    for project in (matrix.ROOT, *matrix.PLUGINS):
+    for project in (matrix.ROOT, *matrix.PARTS, *matrix.PLUGINS):
         text = (project / "pyproject.toml").read_text()
         assert f'name = "{matrix.name_of(project)}"' in text
         assert 'readme = "README.md"' in text and 'license-files = ["LICENSE"]' in text
@@ -91,3 +92,16 @@ def test_each_pattern_of_the_floors_names_a_file(matrix: ModuleType) -> None:
         for pattern in matrix.OF_PLUGINS_AT_FLOORS
     }
     assert [pattern for pattern, found in plugins.items() if not any(found)] == []
+
+
+def test_without_torch_of_the_plugins_tests_only_those_of_parts_that_need_none_are_run(
+    matrix: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ran: list[str] = []
+    monkeypatch.setattr(matrix, "WHY_NO_TORCH", tmp_path)
+    monkeypatch.setattr(
+        matrix, "run_pytest", lambda *words, **_: ran.append(words[0]) or CompletedProcess(words, 0, "")
+    )
+    assert matrix.test_each_alone("quick", []) == 0
+    assert ran == [matrix.tests_of(part) for part in matrix.WITHOUT_TORCH]
+    assert [part for part in matrix.WITHOUT_TORCH if '"torch' in (part / "pyproject.toml").read_text()] == []

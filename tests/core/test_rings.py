@@ -90,7 +90,11 @@ def runs(environment, matrix):
             tests = matrix.tests_with(whom, ring=ring, at_floors="--floors" in options, has_torch=True)
         else:
             own = [path for word in command for path in re.findall(r"tests/\w+", word)]
-            paths = {"alone": map(matrix.tests_of, matrix.PLUGINS), "beside": ["tests/beside"], "pytest": own}
+            paths = {
+                "alone": map(matrix.tests_of, [*matrix.PARTS, *matrix.PLUGINS]),
+                "beside": ["tests/beside"],
+                "pytest": own,
+            }
             tests = paths.get(whom, ())
         found |= {(whom, path, ring) for path in tests for ring in rings if "--floors" not in options}
     return found
@@ -112,14 +116,14 @@ def test_the_other_pythons_run_both_rings_in_one_environment(other, matrix):
 
 
 def test_each_plugins_own_tests_are_run_with_that_plugin_alone_in_both_rings(matrix):
-    own = set(map(matrix.tests_of, matrix.PLUGINS))
+    own = set(map(matrix.tests_of, [*matrix.PARTS, *matrix.PLUGINS]))
     for environment, ring in (("py311-latest", "quick"), ("py311-full", "full")):
         assert {path for whom, path, of in runs(environment, matrix) if (whom, of) == ("alone", ring)} == own
 
 
 def test_each_test_file_is_run_with_the_latest_dependencies_in_the_full_ring(matrix):
     paths = {path for environment in LABELS["full"] for _, path, _ in runs(environment, matrix)}
-    files = [*ROOT.glob("tests/**/test_*.py"), *ROOT.glob("plugins/*-plugin/**/test_*.py")]
+    files = [*ROOT.glob("tests/**/test_*.py"), *ROOT.glob("plugins/*/tests/**/test_*.py")]
     files = [file.relative_to(ROOT) for file in files if ".tox" not in file.parts]
     assert len(files) > 300
     assert [file for file in files if not {str(file), *map(str, file.parents)} & paths] == []
