@@ -31,12 +31,15 @@ from subprocess import PIPE, STDOUT
 ROOT = Path(__file__).resolve().parents[1]
 # Those that need only torch.
 PLUGINS = [file.parent for file in sorted(ROOT.glob("plugins/*-plugin/pyproject.toml"))]
-# Parts of the project that its own tests use too: every environment has them beside the core.
-PARTS = [ROOT / "plugins" / f"engine-core-{name}" for name in ("author",)]
+# What belongs to the core and is a distribution of its own: each environment has these beside the core.
+PARTS = [ROOT / "plugins" / f"engine-core-{name}" for name in ("author", "report")]
+# Those of them that are tested without torch, too.
+WITHOUT_TORCH = [part for part in PARTS if part.name == "engine-core-report"]
 ALONE = [*PARTS, *PLUGINS]  # each is tested with no other plugin
 # Those that need a third party's library too. Only tox's `beside` environments install them.
-ADAPTERS = [file.parent for file in sorted(ROOT.glob("plugins/engine-core-*/pyproject.toml"))]
-ADAPTERS = [adapter for adapter in ADAPTERS if adapter not in PARTS]
+ADAPTERS = [
+    file.parent for file in sorted(ROOT.glob("plugins/engine-core-*/pyproject.toml")) if file.parent not in PARTS
+]
 UV = [sys.executable, "-m", "uv"]
 WHEELS = ROOT / ".tox" / "built"
 BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE")  # what a wheel is built from, and the package
@@ -216,7 +219,8 @@ def tests_with(whom: str, *, ring: str, at_floors: bool, has_torch: bool) -> lis
     if has_torch and whom == "core":
         tests = [*tests, *(matching(ROOT, AT_FLOORS) if at_floors else ["tests/train"])]
     elif has_torch and at_floors:
-        tests = [*tests, "tests/docs", *(path for plugin in PLUGINS for path in matching(plugin, OF_PLUGINS_AT_FLOORS))]
+        own = (path for plugin in PLUGINS for path in matching(plugin, OF_PLUGINS_AT_FLOORS))
+        tests = [*tests, "tests/docs", *own, *map(tests_of, WITHOUT_TORCH)]
     elif has_torch:
         tests = [*tests, "tests/docs", "tests/composition"]  # `alone` runs the plugins' own
     return tests
@@ -234,10 +238,11 @@ def matching(project: Path, patterns: list[str]) -> list[str]:
 
 
 def test_each_alone(ring: str, arguments: list[str]) -> int:
-    """Run the tests of each plugin and part with no other plugin; return the first exit code that is not 0."""
+    """Run the tests of each part and plugin with no other plugin; return the first exit code that is not 0."""
+    tested = ALONE
     if WHY_NO_TORCH.exists():
         print("the tests of the plugins need torch", flush=True)
-        return 0
+        tested = WITHOUT_TORCH
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         running = {
             # One process each: what xdist starts takes longer to import torch than it saves.
@@ -248,7 +253,7 @@ def test_each_alone(ring: str, arguments: list[str]) -> int:
                 environment=path_of([plugin] if plugin in PLUGINS else []),
                 stdout=PIPE,  # they run side by side
             )
-            for plugin in sorted(ALONE, key=size_of_tests, reverse=True)
+            for plugin in sorted(tested, key=size_of_tests, reverse=True)
         }
         codes = []
         for name, done in ((name, future.result()) for name, future in running.items()):

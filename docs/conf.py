@@ -56,8 +56,8 @@ nitpick_ignore_regex += [  # type variables, aliases, and types that users recei
     ("py:class", r"engine_core\.(logger\.Destination|batch\.items\.HasBatch)"),
     ("py:class", r"engine_core(_author)?\.(ranks\.(T|_Meeting)|parallel\.wrapping\.Wrapping)|Deal"),
     ("py:class", r"engine_core\.checkpoint\.tensor_file\.TensorFile|Box|Shape|Callable\[\[\]"),
-    ("py:class", r"engine_core\.report\.(series\.(Thin|Stretch)|reading\.(Timing|RunData)|files\.(Saved|LoggedFile))"),
-    ("py:class", r"engine_core\.report\.logged_files\.LoggedFile|RunData|Status"),
+    ("py:class", r"engine_core_report\.(series\.(Thin|Stretch)|reading\.(Timing|RunData)|files\.(Saved|LoggedFile))"),
+    ("py:class", r"RunData|Status"),
     ("py:class", r"\w+_plugin\.\w+\.T|surgery_plugin\.draws\.Draws|Buffers"),
     ("py:class", r"nn\.Module|Activation|Target|BatchKey|PassArgument|Selector|ScorerArgument|Snapshot|SpanRecorder"),
 ]

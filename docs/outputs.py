@@ -36,7 +36,7 @@ OURS = re.compile(r"(?:engine-core|python3? -m engine_core) +(?P<arguments>.*)",
 MEASURED = re.compile(r"train\b|eval\b|plugins doctor\b")
 """The commands that print what they measure."""
 
-INSTALLED = {"docs/quickstart.md": {"engine-core", "sb-plugin"}}
+INSTALLED = {"docs/quickstart.md": {"engine-core", "engine-core-report", "sb-plugin"}}
 """The distributions that the reader of a page has; elsewhere all of this repository."""
 
 NOT_COMPARED = {

@@ -17,8 +17,8 @@ import yaml
 
 from engine_core.config import load_config
 from engine_core.examples import find_example
-from engine_core.report import read_run, write_report
 from engine_core.run import train
+from engine_core_report import read_run, write_report
 
 PICTURE = Path(__file__).parent / "images" / "report.png"
 WIDTH, HEIGHT = 1280, 500

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -27,13 +27,14 @@ from ..explain import (
     format_skipped,
     format_unordered,
     printable,
-    to_mermaid,
-    to_svg,
     why,
 )
 from ..manifest import is_run, read_manifest
 from ..passes import Explained
 from .streams import import_beside, stdout_at_stderr
+
+Drawing = Callable[[Explanation, Mapping[str, Sequence[Explained]]], str]
+"""What a command that draws the orders gives to this one, to be printed in place of them."""
 
 
 @click.command(
@@ -54,9 +55,14 @@ from .streams import import_beside, stdout_at_stderr
 @click.option("--why", "pair", nargs=2, metavar="A B", help="Explain which of two algorithms runs first, and why.")
 @click.option("--skipped", is_flag=True, help="Show only what doesn't affect the order, and why.")
 @click.option("--json", "form", flag_value="json", help="Print events with lists of {algorithm, name, why, ...}.")
-@click.option("--mermaid", "form", flag_value="mermaid", help="Print a Mermaid flowchart.")
-@click.option("--svg", "form", flag_value="svg", help="Print an SVG of how the order at --event comes about.")
-def explain(event: str | None, pair: tuple[str, str] | None, skipped: bool, form: str | None, **source: Any) -> None:
+def explain(
+    event: str | None,
+    pair: tuple[str, str] | None,
+    skipped: bool,
+    form: str | None,
+    draw: Drawing | None = None,
+    **source: Any,
+) -> None:
     """Show in which order algorithms run at each event, and why.
 
     Give a config, or the folder or manifest.json of a finished run. A run is explained from what it recorded, so its
@@ -66,7 +72,8 @@ def explain(event: str | None, pair: tuple[str, str] | None, skipped: bool, form
     exit code is 2.
     """
     wanted = None if event is None else _event(event)
-    _check_options(pair, skipped, form, wanted)
+    if pair is not None and skipped:
+        raise click.UsageError("give either --why A B or --skipped, not both")
     with stdout_at_stderr():
         explanation = _find_out(**source)
     if pair is not None:
@@ -74,22 +81,13 @@ def explain(event: str | None, pair: tuple[str, str] | None, skipped: bool, form
     elif skipped:
         _show_skipped(explanation, wanted, as_json=form == "json")
     else:
-        _show_orders(explanation, wanted, form)
+        _show_orders(explanation, wanted, form, draw)
     for warning in explanation.warnings:
         click.echo(printable(f"warning: {warning}"), err=True)
     if explanation.problems:
         lines = [f"- {problem}".replace("\n", "\n  ") for problem in explanation.problems]
         head = f"this can't run in {source['loop']}:" if source["loop"] else "these algorithms can't run together:"
         raise ArgumentError("\n".join([head, *lines]))
-
-
-def _check_options(pair: tuple[str, str] | None, skipped: bool, form: str | None, event: str | None) -> None:
-    if pair is not None and skipped:
-        raise click.UsageError("give either --why A B or --skipped, not both")
-    if form in ("mermaid", "svg") and (pair is not None or skipped):
-        raise click.UsageError(f"--{form} shows the whole order; leave out --why and --skipped")
-    if form == "svg" and event is None:
-        raise click.UsageError("--svg shows one event; say which with --event EVENT")
 
 
 def _find_out(what: Sequence[str], by_name: bool, overrides: Sequence[str], loop: str | None) -> Explanation:
@@ -110,25 +108,23 @@ def _find_out(what: Sequence[str], by_name: bool, overrides: Sequence[str], loop
     return explain_config(load_config(path, overrides), loop)
 
 
-def _show_orders(explanation: Explanation, wanted: str | None, form: str | None) -> None:
+def _show_orders(explanation: Explanation, wanted: str | None, form: str | None, draw: Drawing | None) -> None:
     shown = {name: order for name, order in explanation.items() if wanted in (None, name)}
     unordered = {name: there for name, there in explanation.unordered.items() if wanted in (None, name)}
     if form == "json":
         click.echo(_as_json({name: told for name, told in explanation.records().items() if wanted in (None, name)}))
         return
     if not shown and not unordered:
-        click.echo(f"no algorithm at {wanted or 'any event'}", err=form is not None)
-    elif shown and form == "mermaid":
-        click.echo(printable(to_mermaid(shown)))
-    elif shown and form == "svg":
-        click.echo(printable(to_svg(explanation, str(wanted))), nl=False)
+        click.echo(f"no algorithm at {wanted or 'any event'}", err=draw is not None)
+    elif shown and draw:
+        click.echo(printable(draw(explanation, shown)))
     elif shown:
         _show(shown)
     if unordered:
-        separator = "\n" if shown and form is None else ""
-        click.echo(f"{separator}{format_unordered(unordered)}", err=form is not None)
+        separator = "\n" if shown and not draw else ""
+        click.echo(f"{separator}{format_unordered(unordered)}", err=draw is not None)
     skipped = [s for s in explanation.skipped if wanted is None or wanted in s.events]
-    if skipped and form is None and (shown or unordered):
+    if skipped and not draw and (shown or unordered):
         click.echo(f"\n{format_skipped(skipped)}")
 
 

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from engine_core.cli import main
-from engine_core.report import read_run
+from engine_core_report import read_run
 
 OLD = Path(__file__).parent.parent / "old_run"
 

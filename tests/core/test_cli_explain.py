@@ -179,8 +179,12 @@ def test_two_where_one_does_not_run():
     assert json.loads(run(*arguments, "--json").output) == [{"event": "init", "why": said}]
 
 
+def draw(*arguments):
+    return CliRunner().invoke(main, ["picture", *arguments])
+
+
 def test_a_mermaid_picture():
-    assert run("--algorithms", "late", "early", "--event", "before_loss", "--mermaid").output.splitlines() == [
+    assert draw("--algorithms", "late", "early", "--event", "before_loss").output.splitlines() == [
         "flowchart TB",
         '  subgraph e1["before_loss"]',
         '    e1a1["1. Early<br/>pace-plugin 1.0"]',
@@ -191,8 +195,10 @@ def test_a_mermaid_picture():
 
 
 def test_an_svg_of_one_event():
-    svg = run("--algorithms", "late", "early", "--event", "before_loss", "--svg").output
+    svg = draw("--algorithms", "late", "early", "--event", "before_loss", "--svg").output
     assert ET.fromstring(svg)[0].text == "How the order at before_loss comes about"
+    refused = draw("--algorithms", "late", "--svg")
+    assert (refused.exit_code, "--svg shows one event; say which with --event EVENT" in refused.output) == (2, True)
 
 
 def test_algorithms_that_exclude_each_other_are_explained_with_all_problems_and_exit_code_2(install, capsys):
@@ -252,8 +258,6 @@ def test_a_callback_brings_the_passes_of_its_distribution_along(install, tmp_pat
             ["--algorithms", "late", "--why", "a", "b", "--skipped"],
             "Error: give either --why A B or --skipped, not both",
         ),
-        (["--algorithms", "late", "--skipped", "--mermaid"], "--mermaid shows the whole order; leave out --why and"),
-        (["--algorithms", "late", "--svg"], "Error: --svg shows one event; say which with --event EVENT"),
         (["."], "Error: '.' holds no manifest.json: it is not a run's folder"),
         (["--algorithms", "lat"], "Error: lat: 'lat' is not among the installed algorithms; did you mean 'late'?"),
         (["--algorithms", "picky"], "Error: picky: args: Picky: missing a required argument: 'needed'"),

@@ -39,14 +39,14 @@ PROBLEMS = f"{CYCLE}\nat AFTER_DATALOADER"
 
 @pytest.fixture
 def told(install, tmp_path, monkeypatch, capsys):
-    """Return `told(*options)`: exit code and stdout of `explain` for two algorithms that each want to be first."""
+    """Return `told(*options)`: exit code and stdout of a command for two algorithms that each want to be first."""
     monkeypatch.chdir(tmp_path)
     names = {name: f"c_module:{name.upper()}" for name in ("c1", "c2")}
     install("c-plugin", {"algorithms": names}, {"c_module": PLUGINS})
 
-    def tell(*options):
+    def tell(*options, command="explain"):
         with pytest.raises(SystemExit) as end:
-            main(["explain", "--algorithms", "c1", "c2", *options])
+            main([command, "--algorithms", "c1", "c2", *options])
         out, err = capsys.readouterr()
         assert "these algorithms can't run together" in err
         return end.value.code, out
@@ -77,7 +77,7 @@ def test_two_of_a_cycle_have_no_order(told):
 
 
 def test_a_picture_has_no_place_for_it(told):
-    assert told("--mermaid", "--event", "after_dataloader") == (2, "")
+    assert told("--event", "after_dataloader", command="picture") == (2, "")
 
 
 def test_what_is_skipped_there_is_listed(told):

@@ -2,6 +2,7 @@
 
 import importlib.util
 from pathlib import Path
+from subprocess import CompletedProcess
 from types import ModuleType
 
 import pytest
@@ -96,3 +97,16 @@ def test_each_pattern_of_the_floors_names_a_file(matrix: ModuleType) -> None:
         for pattern in matrix.OF_PLUGINS_AT_FLOORS
     }
     assert [pattern for pattern, found in plugins.items() if not any(found)] == []
+
+
+def test_without_torch_of_the_plugins_tests_only_those_of_parts_that_need_none_are_run(
+    matrix: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ran: list[str] = []
+    monkeypatch.setattr(matrix, "WHY_NO_TORCH", tmp_path)
+    monkeypatch.setattr(
+        matrix, "run_pytest", lambda *words, **_: ran.append(words[0]) or CompletedProcess(words, 0, "")
+    )
+    assert matrix.test_each_alone("quick", []) == 0
+    assert ran == [matrix.tests_of(part) for part in matrix.WITHOUT_TORCH]
+    assert [part for part in matrix.WITHOUT_TORCH if '"torch' in (part / "pyproject.toml").read_text()] == []

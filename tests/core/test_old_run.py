@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from engine_core.cli import main
-from engine_core.report import read_run
-from engine_core.report.series import Stretch
+from engine_core_report import read_run
+from engine_core_report.series import Stretch
 
 RUN = Path(__file__).parent.parent / "old_run" / "run"
 

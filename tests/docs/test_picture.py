@@ -7,7 +7,8 @@ import warnings
 
 import pytest
 
-from engine_core.explain import explain_algorithms, to_svg
+from engine_core.explain import explain_algorithms
+from engine_core_report.pictures import to_svg
 
 from .conftest import DOCS, blocks_of
 from .test_examples import run

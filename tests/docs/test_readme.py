@@ -59,8 +59,8 @@ def test_what_it_is_takes_one_sentence():
 def test_quick_start_is_two_commands_in_one_block():
     section = TEXT[TEXT.index("## Quick start") : TEXT.index("## What each")]
     fences = re.findall(r"^```(\w*)\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
-    train = "python3 -m engine_core train --example digits"
-    install = 'python3 -m pip install -c constraints.txt ".[examples]" ./plugins/sb-plugin'
+    train = "python3 -m engine_core train --example digits && python3 -m engine_core report runs/digits-*"
+    install = 'python3 -m pip install -c constraints.txt ".[examples]" ./plugins/sb-plugin ./plugins/engine-core-report'
     test = "python3 -m pip install -c constraints.txt tox-uv && python3 -m tox run-parallel"
 
     assert fences == [("sh", f"{install} && {train}\n{test}\n")]

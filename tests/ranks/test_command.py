@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine_core.report import read_run, render
+from engine_core_report import read_run, render
 
 pytestmark = pytest.mark.ranks
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

@@ -2,8 +2,12 @@
 
 import os
 import shutil
+import sys
+from pathlib import Path
 
 import pytest
+
+sys.path.append(str(Path(__file__).parents[2] / "plugins" / "engine-core-report" / "tests"))  # for its left_runs.py
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 

@@ -3,9 +3,9 @@
 import struct
 import zlib
 
-from engine_core.report import read_run, write_report
+from left_runs import EVENTS, MANIFEST, RESULTS, write_run
 
-from ..core.left_runs import EVENTS, MANIFEST, RESULTS, write_run
+from engine_core_report import read_run, write_report
 
 STEPS = 60
 WHY = "declared by 'mixup' of augmentation-plugin: before 'label_smoothing'"

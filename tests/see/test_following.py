@@ -4,10 +4,10 @@ import json
 import threading
 
 import pytest
+from left_runs import EVENTS, append, write_run
 
-from engine_core.report import PageServer, live
+from engine_core_report import PageServer, live
 
-from ..core.left_runs import EVENTS, append, write_run
 from .runs_to_see import STEPS, full_run, values
 
 

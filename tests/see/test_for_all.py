@@ -1,8 +1,8 @@
 """The page for people who use it with a screen reader, or without much motion: what axe-core finds is nothing."""
 
 import pytest
+from left_runs import write_run
 
-from ..core.left_runs import write_run
 from .runs_to_see import full_run, page_at
 
 

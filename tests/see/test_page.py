@@ -4,8 +4,8 @@ import json
 import re
 
 import pytest
+from left_runs import MANIFEST, write_run
 
-from ..core.left_runs import MANIFEST, write_run
 from .runs_to_see import LONG, STEPS, full_run, page_at, values
 
 CHARTS = 4

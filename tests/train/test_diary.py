@@ -12,8 +12,8 @@ from engine_core.cli import main
 from engine_core.config import load_config
 from engine_core.errors import CheckpointWarning, DestinationWarning
 from engine_core.loggers import whole_lines
-from engine_core.report import read_run
 from engine_core.run import folder, train
+from engine_core_report import read_run
 
 MODULE = """
     import warnings

@@ -14,11 +14,11 @@ from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.callbacks.profiler import Profiler
 from engine_core.cli import main
 from engine_core.config import load_config
-from engine_core.diff import compare
 from engine_core.loggers.run_files import RunFiles
-from engine_core.report import read_run, write_report
 from engine_core.run import evaluate, load_model, train
 from engine_core_author.scaffold import create_plugin
+from engine_core_report import read_run, write_report
+from engine_core_report.diff import compare
 
 from .parts import trainer
 

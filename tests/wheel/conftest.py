@@ -16,7 +16,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 AUTHOR = "engine-core-author"
-PLUGINS = sorted([AUTHOR, *(file.parent.name for file in ROOT.glob("plugins/*-plugin/pyproject.toml"))])
+PARTS = [AUTHOR, "engine-core-report"]
+PLUGINS = sorted(file.parent.name for file in ROOT.glob("plugins/*-plugin/pyproject.toml"))
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ class Environment:
     def program(self, name: str) -> Path:
         return self.home / ("Scripts" if os.name == "nt" else "bin") / name
 
-    def run(self, program: str, *arguments: str) -> str:
-        return run(str(self.program(program)), *arguments, cwd=self.home)
+    def run(self, program: str, *arguments: str, code: int = 0) -> str:
+        return run(str(self.program(program)), *arguments, cwd=self.home, code=code)
 
     def install(self, *requirements: str) -> None:
         """Install with the pins that tox sets, the CPU build of torch among them; they are relative to the root."""
@@ -54,12 +55,15 @@ class Environment:
         run(*uv, *requirements, cwd=ROOT)
 
 
-def run(*command: str, cwd: Path) -> str:
-    """Run a command, show what it prints if it fails, and return its standard output."""
+def run(*command: str, cwd: Path, code: int = 0) -> str:
+    """Run a command that exits with a code, show what it prints if it does not, and return its standard output.
+
+    Of a command that fails, what it prints to standard error is returned.
+    """
     environ = {name: value for name, value in os.environ.items() if not name.startswith("ENGINE_CORE_")}
     done = subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+    assert done.returncode == code, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
+    return done.stderr if code else done.stdout
 
 
 def build(folder: Path, package: str, out: Path, *isolation: str) -> Project:
@@ -83,16 +87,16 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 @pytest.fixture(scope="session")
 def plugins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Project]:
-    """Each plugin by its name, built with what is installed here: all require what the core does, see test_metadata."""
+    """Each part and plugin by its name, built with what is installed here, as all require it: see test_metadata."""
     return {
         name: build(
             ROOT / "plugins" / name, f"src/{name.replace('-', '_')}", tmp_path_factory.mktemp(name), "--no-isolation"
         )
-        for name in PLUGINS
+        for name in (*PARTS, *PLUGINS)
     }
 
 
-@pytest.fixture(params=["engine-core", *PLUGINS])
+@pytest.fixture(params=["engine-core", *PARTS, *PLUGINS])
 def project(request: pytest.FixtureRequest, core: Project, plugins: dict[str, Project]) -> Project:
     """One distribution after the other."""
     return plugins.get(request.param, core)
@@ -110,13 +114,13 @@ def bare(core: Project, tmp_path_factory: pytest.TempPathFactory) -> Environment
 def lean(core: Project, plugins: dict[str, Project], tmp_path_factory: pytest.TempPathFactory) -> Environment:
     """What one needs who trains with an algorithm, and pytest."""
     clean = environment(tmp_path_factory.mktemp("lean"))
-    clean.install(f"{core.wheel}[examples]", str(plugins["sb-plugin"].wheel), "pytest")
+    clean.install(f"engine-core[examples] @ {core.wheel.as_uri()}", str(plugins["sb-plugin"].wheel), "pytest")
     return clean
 
 
 @pytest.fixture(scope="session")
 def complete(core: Project, plugins: dict[str, Project], tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """The core with what its example needs, and the plugins."""
+    """The core with what its example needs, its parts and the plugins."""
     clean = environment(tmp_path_factory.mktemp("complete"))
     clean.install(f"{core.wheel}[examples]", *(str(plugin.wheel) for plugin in plugins.values()))
     return clean

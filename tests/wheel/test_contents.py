@@ -40,13 +40,14 @@ def test_the_wheel_from_the_sdist_is_the_wheel_from_the_tree(project: Project) -
     assert project.wheel.read_bytes() == project.wheel_from_tree.read_bytes()
 
 
-def test_wheel_and_sdist_hold_the_page_of_a_report_and_what_draws_it(core: Project) -> None:
-    report = core.package / "report"
-    drawn = [report / name for name in ("template.html", "content.html", "report.css", "report.js", "follow.js")]
-    needed = {file.relative_to(core.package.parent).as_posix() for file in [*drawn, *(report / "vendor").iterdir()]}
-    with tarfile.open(core.sdist) as archive:
-        in_sdist = {member.name.partition("/")[2] for member in archive}
+def test_wheel_and_sdist_hold_the_page_of_a_report_and_what_draws_it(plugins: dict[str, Project]) -> None:
+    project = plugins["engine-core-report"]
+    drawn = ["template.html", "content.html", "report.css", "report.js", "follow.js"]
+    files = [*map(project.package.joinpath, drawn), *(project.package / "vendor").iterdir()]
+    needed = {file.relative_to(project.package.parent).as_posix() for file in files}
+    with tarfile.open(project.sdist) as archive:
+        in_sdist = {member.name.partition("/")[2].removeprefix("src/") for member in archive}
 
     assert len(needed) == 9
-    assert needed <= set(ZipFile(core.wheel).namelist())
+    assert needed <= set(ZipFile(project.wheel).namelist())
     assert needed <= in_sdist

@@ -10,13 +10,18 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from .conftest import PLUGINS, ROOT, Project
+from .conftest import PARTS, PLUGINS, ROOT, Project
 
 
 def declared(project: Project) -> list[Requirement]:
-    """Return what a distribution requires; our own plugins, which extras of the core bring, have no pins."""
+    """Return what a distribution requires; our own, which extras of the core bring, have no pins."""
     required = [Requirement(line) for line in project.metadata.get_all("Requires-Dist", [])]
-    return [requirement for requirement in required if requirement.name not in PLUGINS]
+    return [requirement for requirement in required if requirement.name not in (*PARTS, *PLUGINS)]
+
+
+def of_the_parts(plugins: dict[str, Project]) -> list[Requirement]:
+    """Return what the parts of the core require beside it."""
+    return [r for name in PARTS for r in declared(plugins[name]) if r.name != "engine-core"]
 
 
 def versions(specifiers: SpecifierSet) -> set[Version]:
@@ -46,15 +51,16 @@ def test_nothing_has_an_upper_bound_but_a_plugins_core(project: Project, core: P
     assert bounded == ([] if project is core else ["engine-core<1,>=0.1"])
 
 
-def test_the_lowest_set_is_the_declared_floors(core: Project) -> None:
-    floors = {canonicalize_name(r.name): versions(r.specifier) for r in declared(core)}
+def test_the_lowest_set_is_the_declared_floors(core: Project, plugins: dict[str, Project]) -> None:
+    floors = {canonicalize_name(r.name): versions(r.specifier) for r in (*declared(core), *of_the_parts(plugins))}
     lowest = pins("constraints-lowest.txt")
 
     assert {name for name in floors if lowest[name] != floors[name]} == {"torch"}  # why: see constraints-lowest.txt
 
 
-def test_the_latest_set_pins_all_that_is_declared(core: Project) -> None:
-    assert {canonicalize_name(r.name) for r in declared(core)} <= set(pins("constraints.txt"))
+def test_the_latest_set_pins_all_that_is_declared(core: Project, plugins: dict[str, Project]) -> None:
+    declared_here = {canonicalize_name(r.name) for r in (*declared(core), *of_the_parts(plugins))}
+    assert declared_here <= set(pins("constraints.txt"))
 
 
 def test_one_torch_is_pinned_everywhere() -> None:

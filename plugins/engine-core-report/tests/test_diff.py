@@ -1,0 +1,239 @@
+"""`engine-core diff`: what differs between two runs, from what they wrote."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from engine_core.cli import main
+from engine_core_report.diff import compare
+
+ALGORITHMS = ("A", "B", "C")
+MANIFEST = {
+    "schema": 1,
+    "run_name": "first",
+    "seed": 1,
+    "started": "2020-01-01T00:00:00+0000",
+    "command": ["/bin/engine-core", "train", "run.yaml", "--out", "first"],
+    "device": "cpu",
+    "precision": "fp32",
+    "versions": {"python": "3.11.7", "some-plugin": "1.0"},
+    "config_file": "run.yaml",
+    "config": {"algorithms": [{"name": "a", "args": {"keep": 0.5}}], "trainer": {"seed": 1, "run_name": "first"}},
+    "algorithms": [],
+    "passes": [],
+    "order": {"init": [{"algorithm": name, "name": name.lower(), "why": "list position"} for name in ALGORITHMS]},
+    "steps": {},
+}
+RESULTS = {
+    "train/loss": 0.25,
+    "time/a/scoring_fraction": 0.5,
+    "seconds": 1.5,
+    "samples_per_second": 10.0,
+    "algorithms": {"A/INIT": 1},
+}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write("a")
+
+
+def write(folder, results=RESULTS, **changes):
+    Path(folder).mkdir()
+    Path(folder, "manifest.json").write_text(json.dumps({**MANIFEST, **changes}))
+    if results is not None:
+        Path(folder, "results.json").write_text(json.dumps(results))
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, ["diff", *arguments])
+
+
+def differences(**changes):
+    write("b", **changes)
+    return [(d.section, d.key, d.a, d.b) for d in compare("a", "b")]
+
+
+def test_a_run_equals_itself():
+    result = run("a", "a/manifest.json")
+    assert (result.exit_code, result.output) == (0, "")
+
+
+def test_names_and_times_are_not_differences():
+    assert (
+        differences(
+            run_name="second",
+            started="2021-02-03T00:00:00+0000",
+            command=["engine-core", "train", "other.yaml", "--out=second", "--profile", "trace.json"],
+            config_file="other.yaml",
+            config={**MANIFEST["config"], "trainer": {"seed": 1, "run_name": "second"}},
+            results={**RESULTS, "seconds": 9.0, "samples_per_second": 1.0, "time/a/scoring_fraction": 0.6},
+        )
+        == []
+    )
+
+
+def test_settings_versions_and_results():
+    assert differences(
+        seed=2,
+        device="cuda",
+        precision="bf16",
+        command=["engine-core", "train", "run.yaml", "--seed", "2"],
+        versions={"python": "3.12.1", "other-plugin": "2.0"},
+        results={**RESULTS, "train/loss": 0.5, "algorithms": {"A/INIT": 2}},
+    ) == [
+        ("setting", "seed", 1, 2),
+        ("setting", "device", "cpu", "cuda"),
+        ("setting", "precision", "fp32", "bf16"),
+        ("setting", "command", "train", "train --seed 2"),
+        ("versions", "python", "3.11.7", "3.12.1"),
+        ("versions", "some-plugin", "1.0", None),
+        ("versions", "other-plugin", None, "2.0"),
+        ("results", "train/loss", 0.25, 0.5),
+        ("results", "algorithms.A/INIT", 1, 2),
+    ]
+
+
+def test_the_config_by_key_path():
+    config = {"algorithms": [{"name": "a", "args": {"keep": 0.3}}, {"name": "b"}], "trainer": {"seed": 1}, "order": {}}
+    assert differences(config=config) == [
+        ("config", "algorithms", ["a"], ["a", "b"]),
+        ("config", "algorithms[a].args.keep", 0.5, 0.3),
+        ("config", "order", None, {}),
+    ]
+
+
+def config_differences(a, b):
+    write("one", config=a)
+    write("other", config=b)
+    return [(d.key, d.a, d.b) for d in compare("one", "other")]
+
+
+def test_an_inserted_entry_does_not_shift_the_others():
+    one, two = {"name": "one", "args": {"p": 1}}, {"target": "here:Two", "args": {"q": 2}}
+    new = {"name": "new", "args": {"keep": 0.5}}
+    assert config_differences({"algorithms": [one, two]}, {"algorithms": [new, one, two]}) == [
+        ("algorithms", ["one", "here:Two"], ["new", "one", "here:Two"]),
+        ("algorithms[new].args.keep", None, 0.5),
+    ]
+
+
+def test_entries_that_changed_places_differ_only_in_that():
+    one, two = {"name": "one", "args": {"p": 1}}, {"name": "two", "args": {"p": 2}}
+    assert config_differences({"callbacks": [one, two]}, {"callbacks": [two, one]}) == [
+        ("callbacks", ["one", "two"], ["two", "one"])
+    ]
+
+
+def test_entries_of_one_name_are_counted():
+    first, second = {"name": "a", "args": {"p": 1}}, {"name": "a", "args": {"p": 2}}
+    assert config_differences({"metrics": [first, second]}, {"metrics": [first, {**second, "args": {"p": 3}}]}) == [
+        ("metrics[a-2].args.p", 2, 3)
+    ]
+
+
+def test_entries_without_a_name_are_matched_by_position():
+    assert config_differences({"x": [1, {"name": "a"}]}, {"x": [2, {"name": "b"}]}) == [
+        ("x[0]", 1, 2),
+        ("x[1].name", "a", "b"),
+    ]
+
+
+def test_true_is_not_1_but_1_is_1_point_0():
+    write("one", config={"x": 1, "y": 1})
+    write("other", config={"x": True, "y": 1.0})
+    assert [(d.key, d.a, d.b) for d in compare("one", "other")] == [("x", 1, True)]
+
+
+def order(*names):
+    return [{"algorithm": name, "name": name.lower(), "why": "another reason"} for name in names]
+
+
+def test_the_order_at_each_event_and_what_moved():
+    write("b", order={"init": order("C", "A", "B"), "fit_end": order("A")})
+    assert [(d.key, d.a, d.b, d.moved) for d in compare("a", "b")] == [
+        ("init", ["A", "B", "C"], ["C", "A", "B"], ("C",)),
+        ("fit_end", None, ["A"], ()),
+    ]
+
+
+def test_another_reason_for_the_same_order_is_not_a_difference():
+    assert differences(order={"init": order(*ALGORITHMS)}) == []
+
+
+def test_results_are_compared_if_both_have_them(capsys):
+    assert differences(results=None) == []
+    with pytest.raises(SystemExit, match="0"):
+        main(["diff", "a", "b"])
+    assert tuple(capsys.readouterr()) == ("", "b has no results.json: results are not compared\n")
+
+
+def test_as_text():
+    write("b", seed=2, order={"init": order("B", "C", "D")}, results={**RESULTS, "train/loss": 0.5})
+    result = run("a", "b")
+    assert result.exit_code == 1
+    assert result.output == (
+        "--- a\n"
+        "+++ b\n"
+        "\n"
+        "setting\n"
+        "  seed  1 -> 2\n"
+        "\n"
+        "order\n"
+        "  init  A, B, C -> B, C, D\n"
+        "\n"
+        "results\n"
+        "  train/loss  0.25 -> 0.5\n"
+    )
+
+
+def test_as_json():
+    write("b", seed=2, order={"init": order("C", "A", "B")})
+    result = run("a", "b", "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.output) == [
+        {"section": "setting", "key": "seed", "a": 1, "b": 2},
+        {"section": "order", "key": "init", "a": ["A", "B", "C"], "b": ["C", "A", "B"], "moved": ["C"]},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("run_b", "message"),
+    [
+        ("aa", "Error: 'aa' does not exist; did you mean 'a'?\n"),
+        (".", "Error: '.' holds no manifest.json: it is not a run's folder\n"),
+        ("a/results.json", "Error: 'a/results.json' is not a run's manifest: it has no schema number or no run_name\n"),
+    ],
+)
+def test_anything_but_a_run_is_one_message_and_exit_code_2(run_b, message):
+    result = run("a", run_b)
+    assert (result.exit_code, result.output) == (2, message)
+
+
+def test_damaged_results_are_one_message_and_exit_code_2():
+    write("b")
+    Path("b/results.json").write_text("{")
+    result = run("a", "b")
+    assert result.exit_code == 2
+    assert result.output.startswith("Error: 'b/results.json' is damaged, it is not JSON: ")
+
+
+def test_neither_torch_nor_a_plugin_is_imported(monkeypatch):
+    info = Path("site/some_plugin-1.0.dist-info")
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: some-plugin\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[engine_core.algorithms]\na = some_module:A\n")
+    Path("site/some_module.py").write_text("raise SystemExit('imported')")
+    monkeypatch.setenv("PYTHONPATH", str(Path("site").resolve()), prepend=os.pathsep)
+    program = (
+        "import sys; from engine_core.cli import main; main(['diff', 'a', 'a'], standalone_mode=False); "
+        "sys.exit(bool({'torch', 'some_module'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

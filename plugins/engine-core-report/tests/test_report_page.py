@@ -1,0 +1,236 @@
+"""The page of a report: its sections, its charts, and its size."""
+
+import hashlib
+import json
+import re
+import time
+
+import pytest
+
+from engine_core.errors import ArgumentError
+from engine_core_report import read_run, render, write_report
+from engine_core_report.charts import MOST_LINES
+
+from .left_runs import EVENTS, MANIFEST, METRICS, TIMING, append, write_run
+from .report_pages import Page, lines_of, page_of
+
+SECTIONS = ["summary", "curves", "time", "algorithms", "order", "checkpoints", "config"]
+
+
+def save_checkpoint(folder, name="ep1-ba2", attempt=0):
+    files = ("model.safetensors", "average/model.safetensors")
+    for file in files:
+        (folder / "checkpoints" / name / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "checkpoints" / name / file).write_bytes(b"x" * 1000)
+    manifest = {"schema": 3, "attempt": attempt, "files": {file: {"bytes": 1000} for file in files}}
+    checksum = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    (folder / "checkpoints" / name / "manifest.json").write_text(json.dumps({**manifest, "checksum": checksum}))
+
+
+def test_the_sections_are_these_in_this_order(tmp_path):
+    folder = write_run(tmp_path / "run")
+    save_checkpoint(folder)
+    ids = page_of(folder).ids
+    assert [name for name in ids if name in SECTIONS] == SECTIONS
+    assert len(ids) == len(set(ids))
+
+
+def test_a_section_with_nothing_to_show_is_left_out(tmp_path):
+    bare = {**MANIFEST, "order": {}}
+    page = page_of(write_run(tmp_path / "run", manifest=bare, metrics=None, events=None, results=None, timing=None))
+    assert [name for name in page.ids if name in SECTIONS] == ["summary", "config"]
+    assert {a["href"][1:] for tag, a in page.elements if tag == "a"} == {"summary", "config", "main"}
+    assert "unfinished" in page.text
+
+
+def test_values_of_training_and_evaluation_share_a_chart_and_constants_have_none(tmp_path):
+    extra = [
+        {"step": s, "seconds": s, "own/a": s, "own/same": 1, "train/group/0": s, "train/group/1": s} for s in (5, 6)
+    ]
+    once = {"step": 7, "seconds": 9, "own/once": 1, "train/loss": 0.25}
+    page = page_of(write_run(tmp_path / "run", metrics=[*METRICS, *extra, once]))
+    drawn = [(chart["title"], [line["name"] for line in chart["lines"]]) for chart in page.data["charts"]]
+    assert drawn == [
+        ("loss", ["train/loss", "eval/loss"]),
+        ("lr", ["train/lr/0"]),
+        ("group", ["train/group/0", "train/group/1"]),
+        ("batches per second", ["speed/batches per second"]),
+        ("a", ["own/a"]),
+    ]
+    assert "evaluation is included" in page.text
+    assert "own/same 1" in page.text
+    assert "own/once 1" in page.text
+
+
+def test_a_line_has_what_is_drawn(tmp_path):
+    page = page_of(write_run(tmp_path / "run"))
+    assert page.data["charts"][0] == {
+        "title": "loss",
+        "lines": [
+            {"name": "train/loss", "colour": 0, "dash": 0, "x": [0, 1, 2, 3], "t": [1.0, 2.0, 3.0, 4.0]}
+            | {"y": [2.0, 1.0, 0.75, 0.5], "low": [], "high": []},
+            {"name": "eval/loss", "colour": 1, "dash": 1, "x": [2, 4], "t": [2.5, 4.5]}
+            | {"y": [0.125, 0.25], "low": [], "high": []},
+        ],
+        "resumed": {"x": [], "t": []},
+    }
+
+
+def test_each_chart_has_words_a_live_region_and_a_table(tmp_path):
+    page = page_of(write_run(tmp_path / "run"))
+    charts = [a for tag, a in page.elements if tag == "figure"]
+    plots = [a for tag, a in page.elements if a.get("class") == "plot"]
+    assert [a["data-chart"] for a in charts] == [str(n) for n in range(len(page.data["charts"]))]
+    assert [a["tabindex"] for a in plots] == ["0"] * len(charts)
+    assert plots[0]["aria-label"] == (
+        "loss: train/loss from 2 to 0.5, lowest 0.5, highest 2; "
+        "eval/loss from 0.125 to 0.25, lowest 0.125, highest 0.25"
+    )
+    assert sum("aria-live" in a for _, a in page.elements) == len(charts)
+    assert "train/loss 2 0.5 2 0.5 4" in page.text
+
+
+def test_without_scripts_the_page_says_so_and_has_the_controls(tmp_path):
+    page = page_of(write_run(tmp_path / "run"))
+    assert ("noscript", {}) in page.elements
+    assert "scripts are off" in page.text
+    assert {"axis", "smooth", "log", "reset"} <= set(page.ids)
+
+
+def test_the_best_value_is_shown_with_its_place(tmp_path):
+    assert "eval/loss 0.25 0.125 step 2, epoch 1" in page_of(write_run(tmp_path / "run")).text
+
+
+def test_the_time_is_cut_into_these_parts(tmp_path):
+    text = page_of(write_run(tmp_path / "run")).text
+    parts = re.findall(r"(\w+) (\d+\.\d) % (\d\.\d\d s|\d+\.\d+ ms) \d", text)
+    assert parts == [
+        ("data", "10.0", "1.00 s"),
+        ("forward", "20.0", "2.00 s"),
+        ("loss", "5.0", "500.000 ms"),
+        ("backward", "30.0", "3.00 s"),
+        ("optimizer", "5.0", "500.000 ms"),
+        ("algorithms", "15.0", "1.50 s"),
+        ("callbacks", "2.5", "250.000 ms"),
+        ("evaluation", "7.5", "750.000 ms"),
+        ("rest", "5.0", "500.000 ms"),
+    ]
+
+
+def test_an_algorithm_is_shown_with_its_runs_and_its_cost(tmp_path):
+    page = page_of(write_run(tmp_path / "run"))
+    assert "A before_forward 3 75.0 %" in page.text
+    assert "1.50 s 500.000 ms" in page.text
+    labels = [a["aria-label"] for _, a in page.elements if a.get("class") == "strip"]
+    assert labels == ["A/BEFORE_FORWARD ran 3 times in 4 steps, from 0.0 % to 100.0 % of the run"]
+
+
+def test_a_timing_of_a_resumed_attempt_says_so(tmp_path):
+    page = page_of(write_run(tmp_path / "run", timing={**TIMING, "resumed_at": 1200}))
+    assert "of the attempt that began after 1,200 batches" in page.text
+
+
+def test_checkpoints_are_listed_oldest_first_with_marks(tmp_path):
+    folder = write_run(tmp_path / "run")
+    for name in ("ep1-ba2", "ep10-ba20", "ep2-ba4"):
+        save_checkpoint(folder, name)
+    (folder / "checkpoints" / "latest").write_text("ep10-ba20\n")
+    (folder / "checkpoints" / "best").write_text("ep2-ba4\n")
+    append(folder / "checkpoints" / "ep1-ba2" / "model.safetensors", "more")
+    (folder / "checkpoints" / "ep9-ba9").symlink_to(folder)
+    text = page_of(folder).text
+    assert re.findall(r"(ep\d+-ba\d+) ((?:latest|best|damaged) )?\d+ \d+ 2\.\d+ kB", text) == [
+        ("ep1-ba2", "damaged "),
+        ("ep2-ba4", "best "),
+        ("ep10-ba20", "latest "),
+    ]
+    assert "the checkpoint ep1-ba2 is damaged" in text
+    assert "ep9-ba9" not in text
+
+
+def test_checkpoints_of_a_batch_are_in_the_order_of_attempts(tmp_path):
+    folder = write_run(tmp_path / "run")
+    for number in (7, 2, 5, 1, 8, 3, 6, 4):
+        save_checkpoint(folder, f"ep{number}-ba9", attempt=9 - number)
+    assert [saved.epoch for saved in read_run(folder).checkpoints] == [8, 7, 6, 5, 4, 3, 2, 1]
+
+
+@pytest.mark.parametrize("change", [("1000", "1001"), ('"attempt": 0', '"attempt": 1'), ("{", ""), ("checksum", "sum")])
+def test_a_checkpoint_whose_manifest_was_changed_is_damaged(tmp_path, change):
+    folder = write_run(tmp_path / "run")
+    save_checkpoint(folder)
+    file = folder / "checkpoints" / "ep1-ba2" / "manifest.json"
+    file.write_text(file.read_text().replace(*change, 1))
+    assert [saved.marks for saved in read_run(folder).checkpoints] == [("damaged",)]
+
+
+def test_several_runs_lie_over_each_other_with_a_colour_and_a_dash_each(tmp_path):
+    changed = {**MANIFEST, "seed": 2}
+    page = page_of(write_run(tmp_path / "one"), write_run(tmp_path / "two", manifest=changed))
+    lines = lines_of(page)
+    assert {name: (line["colour"], line["dash"]) for name, line in lines.items() if "loss" in name} == {
+        "one train/loss": (0, 0),
+        "one eval/loss": (0, 3),
+        "two train/loss": (1, 1),
+        "two eval/loss": (1, 4),
+    }
+    assert "What differs: one → two" in page.text
+    assert "setting seed 1 2" in page.text
+
+
+def test_runs_called_alike_are_told_apart_and_one_given_twice_is_drawn_once(tmp_path):
+    folders = [write_run(tmp_path / place / "run") for place in ("a", "b")]
+    page = page_of(*folders, folders[0] / "manifest.json", tmp_path / "a" / ".." / "a" / "run")
+    assert [line["name"] for line in page.data["charts"][1]["lines"]] == ["a/run", "b/run"]
+
+
+def test_a_chart_has_at_most_24_lines_and_says_how_many_are_left_out(tmp_path):
+    rows = [{"step": s, "seconds": s, **{f"train/lr/{i}": s + i for i in range(30)}} for s in range(3)]
+    page = page_of(write_run(tmp_path / "run", metrics=rows))
+    (chart,) = page.data["charts"]
+    assert len(chart["lines"]) == MOST_LINES == 24
+    assert len({(line["colour"], line["dash"]) for line in chart["lines"]}) == 24
+    assert "6 more lines are not drawn" in page.text
+
+
+def test_warnings_and_damage_are_told(tmp_path):
+    warning = {"kind": "warning", "step": 1, "epoch": 0, "seconds": 1, "category": "UserWarning", "message": "odd <b>"}
+    folder = write_run(tmp_path / "run", events=[*EVENTS, warning])
+    append(folder / "metrics.jsonl", "damaged\n")
+    append(folder / "metrics.jsonl", '{"step": 5, "seconds": 6, "train/loss": null}\n')
+    text = page_of(folder).text
+    for said in ("UserWarning: odd <b>", "1 line of metrics.jsonl", "train/loss was not finite 1 time"):
+        assert said in text
+
+
+def long_run(folder, lines=100_000):
+    metrics = [
+        {
+            "step": s,
+            "seconds": s / 100,
+            "train/loss": 1 / (1 + s),
+            "train/lr/0": s / 3,
+            "own/norm": (s * 7919 % 1000) / 7,
+        }
+        for s in range(lines)
+    ]
+    metrics[54_321]["train/loss"] = 99.0
+    return write_run(folder, metrics=metrics)
+
+
+def test_a_page_of_100_000_lines_is_below_500_kb_and_loses_no_spike(tmp_path):
+    folder = long_run(tmp_path / "run")
+    began = time.perf_counter()
+    write_report([read_run(folder)], folder / "report.html")
+    print(f"100,000 lines: {time.perf_counter() - began:.2f} s")  # noqa: T201  a figure of the notes
+    content = (folder / "report.html").read_bytes()
+    assert len(content) < 500_000
+    line = lines_of(Page(content.decode()))["train/loss"]
+    assert len(line["x"]) == len(line["low"]) == 1000
+    assert max(line["high"]) == 99.0
+    assert line["x"][:2] == [99, 199]
+
+
+def test_a_report_without_a_run_is_refused():
+    with pytest.raises(ArgumentError, match="a report needs a run"):
+        render([])
