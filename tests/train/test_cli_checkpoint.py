@@ -209,7 +209,7 @@ def test_a_run_that_a_time_limit_pauses_has_no_results_and_can_be_resumed(config
     assert paused.exit_code == 75, paused.output
     assert "paused at batch 5: TimeLimit: 1sec have passed\n" in paused.output
     assert paused.output.splitlines()[-1] == (
-        f"resume: main train {limited} --checkpoint-every 4ba --out {parts} --autoresume"
+        f"resume: main train {limited} --out {parts} --checkpoint-every 4ba --autoresume"
     )
     assert not (parts / "results.json").exists()
     assert call("train", config, "--out", parts, *options).exit_code == 0
