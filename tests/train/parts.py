@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from engine_core import Callback, Event, Logger, State, Trainer
+from engine_core import Algorithm, AlgorithmMetadata, Callback, Event, Logger, State, Trainer
 from engine_core_author import RecordingDestination
 
 EVENTS = [event.value for event in Event]
@@ -106,3 +106,19 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, (list, tuple)):
         return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
     return bool(a == b) or bool(a != a and b != b)  # noqa: PLR0124
+
+
+def acting(act, *events, writes=(), match=lambda event, state: True, name="Faulty", before=()):
+    """Return an algorithm of the class `name` that calls `act(event, state)` at its events."""
+
+    class Acting(Algorithm):
+        metadata = AlgorithmMetadata(events=events, writes=writes, before=before)
+
+        def match(self, event, state):
+            return match(event, state)
+
+        def apply(self, event, state, logger):
+            act(event, state)
+
+    Acting.__name__ = name
+    return Acting()

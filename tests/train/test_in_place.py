@@ -10,8 +10,7 @@ from engine_core import Batches, algorithm_pass
 from engine_core.engine import in_place
 from engine_core.errors import AuditWarning
 
-from .audits import acting
-from .parts import batches, trainer
+from .parts import acting, batches, trainer
 
 
 def double(event, state):

@@ -7,8 +7,7 @@ from torch import nn
 from engine_core import Algorithm, Engine, Logger, State
 from engine_core.errors import OutOfMemoryError
 
-from .audits import acting
-from .parts import at, batches, linear, rows, trainer
+from .parts import acting, at, batches, linear, rows, trainer
 
 
 def nothing(event, state):

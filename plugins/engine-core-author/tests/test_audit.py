@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from parts import batches, net, rows
+from parts import acting, batches, net, rows
 from torch import nn
 
 from engine_core_author.audit_callback import Audit
 
-from .audits import acting, audited
+from .audits import audited
 
 
 def hook(module, args, output):

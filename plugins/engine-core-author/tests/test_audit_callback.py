@@ -5,13 +5,13 @@ import warnings
 
 import pytest
 import torch
-from parts import Memory, batches, linear, net, same, trainer
+from parts import Memory, acting, batches, linear, net, same, trainer
 
 from engine_core import Engine, Logger, State
 from engine_core.errors import ArgumentError, ArgumentTypeError, AuditWarning
 from engine_core_author.audit_callback import Audit
 
-from .audits import acting, audited
+from .audits import audited
 
 KNOWN = "known: batch, loss, loss_fn, metrics, model, optimizers, outputs, schedulers"
 

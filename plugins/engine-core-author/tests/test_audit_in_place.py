@@ -1,9 +1,9 @@
 """The loader's own tensors, and the container that holds them, may not be changed in place; an algorithm's own may."""
 
 import torch
-from parts import rows
+from parts import acting, rows
 
-from .audits import acting, audited
+from .audits import audited
 
 IN_PLACE = (
     "in place, and the loader may give the same object again: "

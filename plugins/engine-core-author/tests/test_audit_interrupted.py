@@ -3,13 +3,13 @@
 import warnings
 
 import pytest
-from parts import linear, net, trainer
+from parts import acting, linear, net, trainer
 
 from engine_core import Engine, Logger, State
 from engine_core.errors import AuditWarning
 from engine_core_author.audit_callback import Audit
 
-from .audits import acting, audited
+from .audits import audited
 
 LEFT = (
     "Faulty changed model (3.p) at BEFORE_FORWARD and did not run at AFTER_FORWARD of batch 0 to restore it after "

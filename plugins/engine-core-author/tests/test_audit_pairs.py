@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from parts import batches, net
+from parts import acting, batches, net
 from torch import nn
 
-from .audits import acting, audited
+from .audits import audited
 
 PAIRS = [
     ("before_forward", "after_forward"),
