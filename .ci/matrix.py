@@ -33,9 +33,6 @@ ROOT = Path(__file__).resolve().parents[1]
 PLUGINS = [file.parent for file in sorted(ROOT.glob("plugins/*-plugin/pyproject.toml"))]
 # What belongs to the core and is a distribution of its own: each environment has these beside the core.
 PARTS = [ROOT / "plugins" / f"engine-core-{name}" for name in ("author", "report")]
-# Those of them that are tested without torch, too.
-WITHOUT_TORCH = [part for part in PARTS if part.name == "engine-core-report"]
-ALONE = [*PARTS, *PLUGINS]  # each is tested with no other plugin
 # Those that need a third party's library too. Only tox's `beside` environments install them.
 ADAPTERS = [
     file.parent for file in sorted(ROOT.glob("plugins/engine-core-*/pyproject.toml")) if file.parent not in PARTS
@@ -66,8 +63,12 @@ AT_FLOORS = [f"tests/train/test_{name}*.py" for name in (
     "signature",
 )]  # fmt: skip
 # Of the tests of PARTS: those that need no torch, and those that run at the floors.
-OF_PARTS_WITHOUT_TORCH = [f"tests/test_{name}.py" for name in ("author_imports", "doctor*", "plugins_new*")]
-OF_PARTS_AT_FLOORS = [f"tests/test_{name}.py" for name in ("audit*", "conformance*", "doctor_*", "plugins_new*")]
+OF_PARTS_WITHOUT_TORCH = ["plugins/engine-core-report/tests", *(
+    f"plugins/engine-core-author/tests/test_{name}.py" for name in ("author_imports", "doctor*", "plugins_new*")
+)]  # fmt: skip
+OF_PARTS_AT_FLOORS = ["plugins/engine-core-report/tests", *(
+    f"plugins/engine-core-author/tests/test_{name}*.py" for name in ("audit", "conformance", "doctor_", "plugins_new")
+)]  # fmt: skip
 # At the floors Python is the harshest too: it leaves asserts out, of which pytest warns, and text is ASCII.
 HARSH = {
     "PYTHONOPTIMIZE": "1",
@@ -213,14 +214,15 @@ def tests_with(whom: str, *, ring: str, at_floors: bool, has_torch: bool) -> lis
     if whom == "ranks":
         return ["tests/ranks"]
     tests = ["tests/core"] if whom == "core" else OF_THE_INSTALLED
-    if whom == "core" and (at_floors or not has_torch):  # else `alone` runs the parts' own
-        chosen = OF_PARTS_AT_FLOORS if has_torch else OF_PARTS_WITHOUT_TORCH
-        tests = [*tests, *(path for part in PARTS for path in matching(part, chosen))]
-    if has_torch and whom == "core":
-        tests = [*tests, *(matching(ROOT, AT_FLOORS) if at_floors else ["tests/train"])]
+    if whom == "core" and not has_torch:
+        tests = [*tests, *matching(ROOT, OF_PARTS_WITHOUT_TORCH)]
+    elif whom == "core" and at_floors:
+        tests = [*tests, *matching(ROOT, [*OF_PARTS_AT_FLOORS, *AT_FLOORS])]
+    elif whom == "core":
+        tests = [*tests, "tests/train", *map(tests_of, PARTS)]
     elif has_torch and at_floors:
         own = (path for plugin in PLUGINS for path in matching(plugin, OF_PLUGINS_AT_FLOORS))
-        tests = [*tests, "tests/docs", *own, *map(tests_of, WITHOUT_TORCH)]
+        tests = [*tests, "tests/docs", *own]
     elif has_torch:
         tests = [*tests, "tests/docs", "tests/composition"]  # `alone` runs the plugins' own
     return tests
@@ -238,11 +240,10 @@ def matching(project: Path, patterns: list[str]) -> list[str]:
 
 
 def test_each_alone(ring: str, arguments: list[str]) -> int:
-    """Run the tests of each part and plugin with no other plugin; return the first exit code that is not 0."""
-    tested = ALONE
+    """Run the tests of each plugin with no other plugin beside it; return the first exit code that is not 0."""
     if WHY_NO_TORCH.exists():
         print("the tests of the plugins need torch", flush=True)
-        tested = WITHOUT_TORCH
+        return 0
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         running = {
             # One process each: what xdist starts takes longer to import torch than it saves.
@@ -250,10 +251,10 @@ def test_each_alone(ring: str, arguments: list[str]) -> int:
                 run_pytest,
                 *(tests_of(plugin), *arguments),
                 ring=ring,
-                environment=path_of([plugin] if plugin in PLUGINS else []),
+                environment=path_of([plugin]),
                 stdout=PIPE,  # they run side by side
             )
-            for plugin in sorted(tested, key=size_of_tests, reverse=True)
+            for plugin in sorted(PLUGINS, key=size_of_tests, reverse=True)
         }
         codes = []
         for name, done in ((name, future.result()) for name, future in running.items()):
@@ -268,7 +269,7 @@ def size_of_tests(plugin: Path) -> int:
 
 
 def path_of(plugins: list[Path]) -> dict[str, str]:
-    """Return the variable that puts plugins on the path, from their unpacked wheels, which takes pip much longer."""
+    """Return the variable that puts plugins on the path, from their unpacked wheels."""
     return {"PYTHONPATH": os.pathsep.join(str(wheel.with_name("unpacked")) for wheel in wheels_of(plugins))}
 
 

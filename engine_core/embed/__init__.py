@@ -1,11 +1,20 @@
 """The seam between an engine and a training loop: one method for each moment of the loop. Knows no loop."""
 
-from .accumulated import Accumulated, factor_of, scale_gradients
-from .adapter import Patched, check_batches, check_names, make_loop, patched
+from .adapter import (
+    Accumulated,
+    LogitsLoss,
+    Patched,
+    check_batches,
+    check_names,
+    factor_of,
+    make_loop,
+    patched,
+    scale_gradients,
+    target_keys,
+)
 from .evaluation import keep_modules, without_trace
-from .logits import LogitsLoss, target_keys
-from .loop import EmbeddedLoop
-from .saving import (
+from .loop import (
+    EmbeddedLoop,
     algorithms_of,
     check_saved,
     load_part,

@@ -1,12 +1,8 @@
 """An event goes in, its listeners run: algorithms in order, then callbacks and logger destinations."""
 
-from .combination import problems_of
 from .engine import Engine
-from .host import Host
-from .lifetime import refuse_to_copy
-from .lint import doubts_about, warn_of_idle
-from .listeners import listeners_of, misspelt_hooks
-from .members import admit
+from .host import Host, listeners_of, misspelt_hooks, refuse_to_copy
+from .members import admit, doubts_about, problems_of, warn_of_idle
 from .pipeline import is_bool
 
 __all__ = [

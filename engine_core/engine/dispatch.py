@@ -11,8 +11,7 @@ from ..event import Event
 from ..logger import Logger
 from ..state import State
 from ..trace import SpanRecorder, Traces
-from .host import Adapter
-from .listeners import Noted
+from .host import Adapter, Noted
 from .pipeline import Pipeline
 
 

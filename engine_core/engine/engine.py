@@ -17,16 +17,11 @@ from ..passes import AlgorithmPass, Explained, Member, PassArgument, PassList, c
 from ..registry import Registry
 from ..state import State
 from ..trace import SpanRecorder, Traces
-from .combination import check_combination
 from .dispatch import Dispatch, call_directly, call_hook, spanning, surrounding, with_algorithms
-from .host import Adapter, Host
+from .host import Adapter, Host, Life, check_listeners, listen, listeners_of, refuse_to_copy, watchers_of
 from .in_place import InPlace
-from .lifetime import Life, refuse_to_copy
-from .lint import doubts_about
-from .listeners import check_listeners, listen, listeners_of, watchers_of
-from .members import admit, overrides
-from .pipeline import Pipeline, tally
-from .undo import OpenPairs
+from .members import admit, check_combination, doubts_about, overrides
+from .pipeline import OpenPairs, Pipeline, tally
 
 
 class Engine:

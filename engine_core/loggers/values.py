@@ -1,14 +1,20 @@
-"""What is logged as plain Python values, and what else a destination tells of a run. Knows no destination."""
+"""What is logged, as plain values; the order in words; values that wait to be sent."""
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Mapping
-from typing import Any
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
 
+from ..errors import DestinationWarning
 from ..event import Event
 from ..files import finite
 from ..logger import Logger
+from ..messages import counted, warn
 
 _LARGEST = 2**63
 """Integers beyond are text: many readers have none, and Python refuses to write very long ones."""
@@ -75,3 +81,111 @@ def orders(logger: Logger) -> dict[str, str]:
         for event, order in found.items()
         if order
     }
+
+
+MOST_WAITING = 10_000
+"""How many values may wait; beyond that the oldest are dropped."""
+
+_REST = 10
+"""After a failure it waits this many times as long as that took, so that a place that hangs can't stop a training."""
+
+T = TypeVar("T")
+
+
+class Waiting(Generic[T]):
+    """What waits to be sent, the oldest first: until `open` is called, until there is enough, or after a failure.
+
+    Args:
+        title: the destination's name, for warnings.
+        send: sends all that it gets, or raises and has sent nothing.
+        at_once: the most that `send` gets; as soon as so many wait, they are sent.
+        interval_s: after this time they are sent anyway.
+
+    Example:
+        >>> waiting = Waiting("Printer", print, at_once=2)
+        >>> waiting.add("early")
+        >>> waiting.open()
+        >>> waiting.add("later")
+        ['early', 'later']
+    """
+
+    def __init__(
+        self, title: str, send: Callable[[list[T]], object], *, at_once: int = 1_000, interval_s: float = 5.0
+    ) -> None:
+        self._title, self._send, self._at_once, self._interval_s = title, send, at_once, interval_s
+        self._due: deque[tuple[T, int]] = deque()
+        self._weight = self._dropped = 0
+        self._is_open = self._fails = False
+        self._next_s = 0.0
+
+    def open(self, first: Iterable[T] = ()) -> None:
+        """Send from now on; `first` are those that a checkpoint kept."""
+        self._due.extendleft((item, 1) for item in reversed([*first]))
+        self._weight = sum(weight for _, weight in self._due)
+        self._is_open, self._next_s = True, time.monotonic() + self._interval_s
+
+    def add(self, *items: T, weight: int = 1) -> None:
+        """Let something wait, and send all that waits if it is time to.
+
+        Args:
+            weight: for how many values each of these counts.
+
+        Raises:
+            Exception: what `send` raises; nothing is lost by that.
+        """
+        self._due.extend((item, weight) for item in items)
+        self._weight += weight * len(items)
+        if self._is_open and (
+            time.monotonic() >= self._next_s or (len(self._due) >= self._at_once and not self._fails)
+        ):
+            try:
+                self.flush()
+            finally:
+                self._drop()
+        elif self._weight > MOST_WAITING:
+            self._drop()
+
+    def flush(self) -> None:
+        """Send all that waits."""
+        began_s = time.monotonic()
+        try:
+            while self._due:
+                part = [item for item, _ in itertools.islice(self._due, self._at_once)]
+                self._send(part)
+                for _ in part:
+                    self._weight -= self._due.popleft()[1]
+            self._fails = False
+        except BaseException:
+            self._fails = True
+            raise
+        finally:
+            now_s = time.monotonic()
+            self._next_s = now_s + max(self._interval_s, _REST * (now_s - began_s) if self._fails else 0)
+
+    def kept(self) -> list[T]:
+        """Send all that waits, unless that failed just now, and return what could not be sent, for a checkpoint."""
+        if self._is_open and (not self._fails or time.monotonic() >= self._next_s):
+            with suppress(Exception):  # the next `add` says so
+                self.flush()
+        return [item for item, _ in self._due]
+
+    def close(self) -> None:
+        """Send all that waits; a warning says how much of the whole could not be sent."""
+        if self._is_open:
+            with suppress(Exception):
+                self.flush()
+        if lost := self._dropped + len(self._due):
+            why = "as nothing could be sent" if self._is_open else "as no fit began"
+            entries = counted(lost, "entry is", "entries are")
+            warn(f"logger destination {self._title}: {entries} lost, {why}", DestinationWarning)
+        self._due.clear()
+        self._weight = self._dropped = 0
+        self._is_open = False
+
+    def _drop(self) -> None:
+        while self._weight > MOST_WAITING:
+            if not self._dropped:
+                waits = f"more than {MOST_WAITING:,} values wait to be sent, and the oldest are dropped"
+                warn(f"logger destination {self._title}: {waits}", DestinationWarning)
+            self._weight -= self._due.popleft()[1]
+            self._dropped += 1

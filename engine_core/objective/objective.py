@@ -14,9 +14,14 @@ from ..batch import Batches, get_item, leaves_of, map_batch
 from ..errors import ArgumentError, ArgumentTypeError, BatchKeyError, did_you_mean
 from ..losses import base_loss, with_reduction
 from ..time import as_number
-from .counts import (
+from .loss import (
+    Count,
     Counter,
     ElementsOfRows,
+    Loss,
+    are_samples,
+    as_nothing,
+    check_scalar,
     count_elements,
     count_nothing,
     count_outputs,
@@ -24,9 +29,10 @@ from .counts import (
     counter_of,
     dim_of_rows,
     ignored_by,
+    not_a_pair,
+    note_slips,
+    weighted,
 )
-from .loss import Count, Loss, as_nothing, check_scalar, weighted
-from .slips import are_samples, not_a_pair, note_slips
 
 Items: TypeAlias = "int | str | tuple[int | str, ...]"
 """Where something is in a batch: an index, key or attribute, several of these, `*` for all, or `**` for all by name."""
@@ -471,9 +477,7 @@ def _count_by(count: Callable[[Any, Any], Any], outputs: Any, targets: Any, _: A
     if isinstance(found, torch.Tensor) and found.dim() == 0:
         return found.detach()
     if isinstance(found, bool) or not isinstance(found, Real):
-        raise ArgumentError(
-            f"count(outputs, targets) returned {found!r:.80}; it has to be a number, or a scalar tensor"
-        )
+        raise ArgumentError(f"count(outputs, targets) returned {found!r:.80}, not a number or a scalar tensor")
     return found  # type: ignore[return-value]  # NumPy's are numbers too
 
 

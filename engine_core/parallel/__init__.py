@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from .failures import ends_with, record
-from .group import join, on_cpu
+from .group import ends_with, join, on_cpu, record
 from .rows import bounds, placeholder_of
 from .settings import DDP, FSDP, Parallel, check_spread, spread_of
-from .sharding import (
+from .wrapping import (
+    Wrapping,
     gathered,
     in_slices,
     is_sharded,
+    is_statistic,
     mark_of,
     mark_of_tensors,
     shard_like,
     shard_state_like,
+    shared_buffers,
+    spread_model,
     write_gathered,
+    written,
 )
-from .wrapping import Wrapping, is_statistic, shared_buffers, spread_model, written
 
 __all__ = [
     "DDP",

@@ -1,8 +1,19 @@
 """Which plugins are installed, which distribution ships them, and how to load them. Listing imports none."""
 
 from .checks import check_plugin, load_plugin, missing_methods
-from .installed import brought_by, installed_version, normalise, parse_requirement, required_by, unmet
-from .records import CORE, Kind, Origin, PluginRecord, display_name
+from .installed import (
+    CORE,
+    Kind,
+    Origin,
+    PluginRecord,
+    brought_by,
+    display_name,
+    installed_version,
+    normalise,
+    parse_requirement,
+    required_by,
+    unmet,
+)
 from .registry import Registry, as_plugins
 
 __all__ = [

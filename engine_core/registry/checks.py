@@ -14,8 +14,7 @@ from ..event import Event
 from ..messages import cause_of, enumerated, readable
 from ..metadata import AlgorithmMetadata, PassMetadata
 from ..needs import NEEDS, Offers
-from .installed import unmet
-from .records import DENY, Kind, PluginRecord
+from .installed import DENY, Kind, PluginRecord, unmet
 
 LOGS = ("log_metrics", "log_hyperparameters", "log_traces")
 """The methods of a logger destination."""

@@ -23,7 +23,15 @@ from ..messages import enumerated
 from ..metadata import AlgorithmMetadata
 from .checks import load_plugin
 from .installed import (
+    ALLOW,
+    CORE,
+    DENY,
+    KINDS,
+    PREFIX,
     Installed,
+    Kind,
+    Origin,
+    PluginRecord,
     brought_by,
     installed_distributions,
     installed_version,
@@ -32,7 +40,6 @@ from .installed import (
     parse_requirement,
     ships,
 )
-from .records import ALLOW, CORE, DENY, KINDS, PREFIX, Kind, Origin, PluginRecord
 
 _NEAR = 0.85  # distributions of plugins often have the same ending
 

@@ -21,8 +21,8 @@ from .arguments import check_loader
 from .data import begin_pass, restart_pass
 from .interruption import EvaluationInterrupted, lost_workers, signals_noted
 from .metrics import Measurement, as_numbers, look_at_values
+from .microbatches import explain_out_of_memory
 from .optimizers import at_evaluation
-from .out_of_memory import explain_out_of_memory
 from .session import Session
 
 

@@ -12,7 +12,7 @@ from ..messages import counted, warn
 from ..objective import check_objective
 from ..state import State
 from ..time import Time
-from .alike import check_loaders
+from .initialising import check_loaders
 from .interruption import signals_noted
 from .loop import loop_of
 from .resume import go_back, take_snapshot

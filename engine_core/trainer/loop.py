@@ -17,9 +17,8 @@ from .averages import mark_of_evaluated
 from .data import BeforeBatch, blame_what_was_loaded, enter_loader, lose_no_batch
 from .evaluation import run_eval
 from .interruption import EvaluationInterrupted
-from .microbatches import place_of, take_part
+from .microbatches import explain_out_of_memory, place_in_training, place_of, take_part
 from .optimizers import clip_gradients, pass_for_stepped, warn_of_lengths, warn_of_untrained
-from .out_of_memory import explain_out_of_memory, place_in_training
 from .session import Session
 
 

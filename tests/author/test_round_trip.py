@@ -143,7 +143,8 @@ def test_a_run_that_requires_it_then_says_what_is_missing(journey: Journey) -> N
     assert journey.required.returncode == 2
     assert without_line(journey.required.stderr) == (
         f"Error: required.yaml: require_plugins[0]: {journey.name} is required and no plugin of "
-        f"{journey.package.replace('_', '-')} is installed (installed: engine-core {journey.core_version}); install "
+        f"{journey.package.replace('_', '-')} is installed (installed: engine-core {journey.core_version}, "
+        f"engine-core-author {journey.core_version}); install "
         f"it: from engine-core's sources if it is part of them, else run: pip install '{journey.name}'\n"
     )
 

@@ -12,7 +12,7 @@ import pytest
 
 from engine_core import Logger, State
 from engine_core.errors import DestinationWarning
-from engine_core.loggers import waiting
+from engine_core.loggers import values
 from engine_core_author import RecordingDestination
 from engine_core_mlflow import MLflow
 
@@ -115,7 +115,7 @@ def test_what_fails_later_is_told_and_the_training_is_the_same(uri: str, outage:
 def test_a_place_that_is_there_again_has_each_value_once(
     uri: str, outage: Outage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "_REST", 0)
+    monkeypatch.setattr(values, "_REST", 0)
     tracker = MLflow(uri, interval_s=0)
     with pytest.warns(DestinationWarning, match="failed in log_metrics") as caught:
         fit(tracker, None, Cut("batch_start", 4, outage.begin), Cut("batch_start", 5, outage.end))

@@ -14,7 +14,7 @@ import pytest
 
 from engine_core import Logger, State
 from engine_core.errors import DestinationWarning
-from engine_core.loggers import waiting
+from engine_core.loggers import values
 from engine_core_author import RecordingDestination
 from engine_core_tensorboard import TensorBoard
 
@@ -126,7 +126,7 @@ FIRST = [("train/loss", 0), ("train/lr/0", 0)]
 def test_a_disk_that_has_room_again_has_each_value_once(
     room: int, disk: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "_REST", 0)
+    monkeypatch.setattr(values, "_REST", 0)
     tracker, failures = TensorBoard(tmp_path), []
 
     def write(state: Any) -> None:

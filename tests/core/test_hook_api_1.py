@@ -20,7 +20,7 @@ from engine_core import (
     passes,
 )
 from engine_core.engine.host import ARGUMENTS
-from engine_core.registry.records import KINDS
+from engine_core.registry.installed import KINDS
 
 EVENTS = """
 init after_load fit_start epoch_start before_dataloader after_dataloader batch_start before_train_batch before_forward

@@ -24,8 +24,9 @@ from .tree import (
 # that is listed after it in `IN_ORDER`; type hints count as imports.
 LAYERS = [
     [
-        *("errors", "messages", "observed_list", "moved", "changes"),
+        *("errors", "messages", "observed_list", "moved"),
         *("audit", "diff", "doctor", "report", "scaffold", "testing"),  # aliases of what has moved
+        "changes",
     ],
     [
         *("event", "time", "needs", "metadata", "trace", "batch", "ranks", "signals", "files", "losses", "objective"),
@@ -65,21 +66,9 @@ NOT = {
 # The files of the core's folders in the order in which to read them; each imports only from those before it.
 READING_ORDER = {
     "batch": ["items", "places", "batches"],
-    "registry": ["records", "installed", "checks", "registry"],
+    "registry": ["installed", "checks", "registry"],
     "passes": ["member", "contract", "derivation", "pass_list"],
-    "engine": [
-        "host",
-        "lifetime",
-        "members",
-        "combination",
-        "lint",
-        "listeners",
-        "undo",
-        "pipeline",
-        "in_place",
-        "dispatch",
-        "engine",
-    ],
+    "engine": ["members", "host", "pipeline", "in_place", "dispatch", "engine"],
 }
 # Folders without a door: their files are named one by one, by entry points, configs and users' imports. All others are
 # closed, which `test_doors.py` checks.

@@ -91,7 +91,7 @@ def runs(environment, matrix):
         else:
             own = [path for word in command for path in re.findall(r"tests/\w+", word)]
             paths = {
-                "alone": map(matrix.tests_of, matrix.ALONE),
+                "alone": map(matrix.tests_of, matrix.PLUGINS),
                 "beside": ["tests/beside"],
                 "pytest": own,
             }
@@ -116,7 +116,7 @@ def test_the_other_pythons_run_both_rings_in_one_environment(other, matrix):
 
 
 def test_each_plugins_own_tests_are_run_with_that_plugin_alone_in_both_rings(matrix):
-    own = set(map(matrix.tests_of, matrix.ALONE))
+    own = set(map(matrix.tests_of, matrix.PLUGINS))
     for environment, ring in (("py311-latest", "quick"), ("py311-full", "full")):
         assert {path for whom, path, of in runs(environment, matrix) if (whom, of) == ("alone", ring)} == own
 

@@ -8,7 +8,7 @@ import pytest
 from engine_core import Algorithm, AlgorithmMetadata, Engine, Logger, State
 from engine_core.callback import continues_itself
 from engine_core.errors import DestinationWarning
-from engine_core.loggers import Waiting, orders, waiting
+from engine_core.loggers import Waiting, orders, values
 
 
 class Place:
@@ -81,7 +81,7 @@ def test_a_place_that_hangs_is_asked_the_more_seldom(monkeypatch):
 
 
 def test_of_too_much_the_oldest_are_dropped_and_both_is_told(monkeypatch):
-    monkeypatch.setattr(waiting, "MOST_WAITING", 10)
+    monkeypatch.setattr(values, "MOST_WAITING", 10)
     place = Place()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

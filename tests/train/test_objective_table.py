@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from engine_core import Loss, Objective
 from engine_core.losses import with_reduction
-from engine_core.objective.counts import _ALL
+from engine_core.objective.loss import _ALL
 from engine_core_author import ThreadRanks
 
 from .parts import Memory, trainer

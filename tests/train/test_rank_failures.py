@@ -8,8 +8,8 @@ import pytest
 import torch.distributed as dist
 
 from engine_core.errors import RankError
-from engine_core.parallel import failures
-from engine_core.parallel.failures import Failures
+from engine_core.parallel import group
+from engine_core.parallel.group import Failures
 
 CLOSED = RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1")
 TIMED_OUT = RuntimeError("[gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 8000ms for recv")
@@ -18,7 +18,7 @@ TIMED_OUT = RuntimeError("[gloo/transport/tcp/unbound_buffer.cc:78] Timed out wa
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     for name in ("_LOOK_S", "_LEAVE_S", "_CLOSE_S"):
-        monkeypatch.setattr(failures, name, 0.05)
+        monkeypatch.setattr(group, name, 0.05)
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
 
 
@@ -58,7 +58,7 @@ class Gone:
 
 
 def test_the_end_of_the_store_is_told_as_such(made, monkeypatch):
-    monkeypatch.setattr(failures, "_ANSWER_S", 0.1)
+    monkeypatch.setattr(group, "_ANSWER_S", 0.1)
     own = made(0, of=Gone())
     assert not own.are_known()
     with pytest.raises(RankError, match="because the store that the ranks share is gone, with the process that"):
@@ -83,7 +83,7 @@ HERE, THERE = ["a.py:1 in f", True], ["b.py:2 in g", False]
     ],
 )
 def test_who_is_to_blame_follows_from_where_the_ranks_are(places, error, expected):
-    assert failures._in_words(places, 0, "10m", error) == expected
+    assert group._in_words(places, 0, "10m", error) == expected
 
 
 def test_a_failure_is_told_and_recorded_and_the_group_left(made, tmp_path, monkeypatch):
@@ -92,7 +92,7 @@ def test_a_failure_is_told_and_recorded_and_the_group_left(made, tmp_path, monke
     own = made(0, leave=lambda: left.append(True))
     error = ValueError("boom")
     clock = itertools.count(100.8, 0.4)  # each look at it is in another second
-    monkeypatch.setattr(failures.time, "time", lambda: next(clock))
+    monkeypatch.setattr(group.time, "time", lambda: next(clock))
     assert own.ends_with(error) is error
     assert own.ends_with(error) is error  # from the loop, then from the Trainer
     assert left == [True]
@@ -107,9 +107,9 @@ def test_a_failure_is_told_and_recorded_and_the_group_left(made, tmp_path, monke
 def test_an_error_before_the_group_is_joined_is_recorded_for_torchruns_summary(tmp_path, monkeypatch):
     record = tmp_path / "error.json"
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(record))
-    monkeypatch.setattr(failures, "_of_groups", [])
+    monkeypatch.setattr(group, "_of_groups", [])
     error = ValueError("boom")
-    assert failures.ends_with(error) is error
+    assert group.ends_with(error) is error
     assert json.loads(record.read_text())["message"]["message"] == "ValueError: boom"
 
 

@@ -20,7 +20,7 @@ from engine_core.checkpoint import read_manifest, resolve
 from engine_core.cli import main
 from engine_core.config import load_config
 from engine_core.errors import CheckpointError, CheckpointWarning, ConfigError
-from engine_core.trainer.resume.differences import differences
+from engine_core.trainer.resume.manifest import differences
 
 from .parts import at, net, same, trainer
 from .test_checkpoint_fuzz import sign

@@ -8,7 +8,7 @@ from engine_core import Trainer
 from engine_core.parallel import FSDP
 from engine_core.parallel.settings import check_torch
 from engine_core.ranks import Ranks
-from engine_core.trainer import alike
+from engine_core.trainer import initialising
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ class Two(Ranks):
 
 def test_ranks_that_differ_are_told_what_differs():
     with pytest.raises(ValueError, match="the ranks of a run have to be alike, and they differ:") as raised:
-        alike._check(Two({"Trainer.lr": "1", "model.b": "2"}), {"Trainer": {"lr": 3}, "version": "1"})
+        initialising._check(Two({"Trainer.lr": "1", "model.b": "2"}), {"Trainer": {"lr": 3}, "version": "1"})
     assert str(raised.value).splitlines()[1:] == [
         "  Trainer.lr is 3 on rank 1 and 1 on rank 0",
         "  model.b is absent on rank 1 and 2 on rank 0",

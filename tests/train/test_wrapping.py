@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from engine_core.errors import RankError
-from engine_core.parallel import DDP, failures, spread_model
+from engine_core.parallel import DDP, spread_model
 from engine_core.parallel import group as group_of_ranks
 from engine_core.ranks import Ranks
 
@@ -78,7 +78,7 @@ def test_a_rank_that_is_lost_while_running_statistics_are_averaged_ends_the_othe
     two.size = 2
     with pytest.warns(UserWarning, match="BatchNorm"):
         wrapping = spread_model(net, DDP(), two, torch.device("cpu"), finds_unused=False)
-    own = failures.failures_of_group("10m", leaves=False)
+    own = group_of_ranks.failures_of_group("10m", leaves=False)
     own._tell("rank 1 failed: ValueError: boom", "", 0.0)
 
     def lose(*_: object, **__: object) -> None:
@@ -87,7 +87,7 @@ def test_a_rank_that_is_lost_while_running_statistics_are_averaged_ends_the_othe
     monkeypatch.setattr(dist, "all_reduce", lose)
     with pytest.raises(RankError, match=r"^rank 0 ends because rank 1 failed: ValueError: boom$"):
         wrapping.mean_buffers()
-    monkeypatch.setattr(failures, "_of_groups", [])
+    monkeypatch.setattr(group_of_ranks, "_of_groups", [])
     own.close()
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from .dealt import check_dealable, deal
-from .failures import BeforeBatch, blame_what_was_loaded, lose_no_batch
-from .feed import Feed, begin_pass, enter_loader, restart_pass
-from .index_order import restart_workers
-from .loaders import keeps_position, of_loader, own_generators, why_inexact
+from .feed import BeforeBatch, Feed, begin_pass, blame_what_was_loaded, enter_loader, lose_no_batch, restart_pass
+from .loaders import keeps_position, of_loader, own_generators, restart_workers, why_inexact
 
 __all__ = [
     "BeforeBatch",

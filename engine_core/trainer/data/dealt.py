@@ -17,8 +17,7 @@ from ...parallel import bounds
 from ...randomness import GlobalGenerators, preserve_generators
 from ...ranks import Ranks
 from ...state import State
-from .index_order import order_of
-from .loaders import extent_of, keeps_position, of_loader, restart_generators
+from .loaders import extent_of, keeps_position, of_loader, order_of, restart_generators
 
 Ends = Literal["with the first", "with the last", "alone"]
 

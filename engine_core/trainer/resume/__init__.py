@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from .manifest import describe_run, hyperparameters_of, versions_of
-from .modes import modes_of
 from .restoring import go_back
 from .resuming import Loading, clock_in, find_resumed, start_over
 from .snapshot import copy_weights, take_snapshot
-from .weights import load_weights, shapes_of
+from .weights import load_weights, modes_of, shapes_of
 
 __all__ = [
     "Loading",

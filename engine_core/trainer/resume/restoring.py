@@ -1,25 +1,200 @@
-"""Put a saved run back: the state of each of its parts, the position in the epoch, the generators. Knows no folders."""
+"""Put a saved run back: each of its parts, optimizers and schedulers, the position, the generators."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
+
+import torch
 
 from ... import embed
 from ...checkpoint import Checkpoint, restore
 from ...embed import algorithms_of, load_part, put_states_back
 from ...errors import CheckpointError, CheckpointWarning
 from ...messages import warn
-from ...parallel import shard_like
+from ...parallel import shard_like, shard_state_like
 from ...randomness import GlobalGenerators, load_generator, seed_generators
 from ..data import keeps_position, own_generators, restart_workers
-from ..optimizers import begin_training
+from ..optimizers import begin_training, pass_for_stepped
 from ..session import Session
-from .modes import put_modes_back
-from .optimizing import load_optimizers, reload_optimizers
-from .snapshot import part_of_rank, state_of_loss, states_of_rank, weights_of
-from .weights import is_by_weights, load_weights
+from .manifest import describe_run, other_optimizers
+from .snapshot import names_in, part_of_rank, state_of_loss, states_of_rank, weights_of
+from .weights import is_by_weights, load_weights, put_modes_back
+
+_LARGEST = torch.finfo(torch.float32).max
+_HINT = "; a callback that adds parameter groups or optimizers in training has to add them in its after_load too"
+
+
+def load_optimizers(session: Session, saved: Mapping[str, Any], content: Checkpoint) -> Callable[[], None]:
+    """Load what the run has; return what loads the rest after AFTER_LOAD, and raises if then anything differs.
+
+    The groups that the run has come first, so that callbacks find them as saved and may change them.
+
+    Args:
+        saved: the state in the content, restored.
+    """
+    state, entries, weights = session.state, saved["optimizers"], content.model
+    known = list[tuple[Any, int]]()  # optimizers, with how many groups of each are loaded
+    for label, optimizer, entry in _labelled("optimizers", state.optimizers, entries):
+        names = names_in(optimizer, state.model)
+        if _difference(names, entry["parameters"][: len(names)], state.model, weights) is None:
+            _load_groups(session, label, optimizer, entry)
+            known.append((optimizer, len(names)))
+    has_all = [count for _, count in known] == [len(entry["parameters"]) for entry in entries]
+    is_complete = has_all and len(known) == len(state.optimizers)
+    is_complete = is_complete and len(state.schedulers) == len(saved["schedulers"])
+    if is_complete:
+        _load_schedulers(session, saved["schedulers"])
+
+    def load_rest() -> None:
+        if is_complete and [id(one) for one, _ in known] == [*map(id, state.optimizers)]:  # none was replaced
+            return
+        if others := other_optimizers(content.manifest, describe_run(session)):
+            raise CheckpointError("; ".join(others))
+        for label, optimizer, entry in _paired("optimizers", state.optimizers, entries):
+            names = names_in(optimizer, state.model)
+            _check_names(label, _difference(names, entry["parameters"], state.model, weights), _HINT)
+            first = next((count for one, count in known if one is optimizer), 0)
+            if first < len(names):
+                _load_groups(session, label, optimizer, entry, first)
+        _load_schedulers(session, saved["schedulers"])
+
+    return load_rest
+
+
+def reload_optimizers(session: Session, saved: list[Any], weights: Mapping[str, Any]) -> None:
+    """Load the optimizers of an earlier checkpoint of this run; groups that were added since stay as they are."""
+    model = session.state.model
+    for label, optimizer, entry in _paired("optimizers", session.state.optimizers, saved):
+        names = names_in(optimizer, model)[: len(entry["parameters"])]
+        _check_names(label, _difference(names, entry["parameters"], model, weights))
+        _load_groups(session, label, optimizer, entry)
+
+
+def _check_names(label: str, difference: str | None, hint: str = "") -> None:
+    if difference is not None:
+        raise CheckpointError(
+            f"{label} differs from the saved one in its parameters or their order: {difference}{hint}"
+        )
+
+
+def _load_schedulers(session: Session, saved: list[Any]) -> None:
+    for label, scheduler, own in _paired("schedulers", session.state.schedulers, saved):
+        check_alike(scheduler.state_dict(), own, f"the state of {label}")
+        load_part(label, scheduler.load_state_dict, own)
+
+
+def _labelled(what: str, owners: Iterable[Any], states: list[Any]) -> list[tuple[str, Any, Any]]:
+    """Return the label for errors, the owner and its state, as far as there are both."""
+    pairs = enumerate(zip(owners, states, strict=False))
+    return [(f"{what}[{place}] ({type(owner).__name__})", owner, state) for place, (owner, state) in pairs]
+
+
+def _paired(what: str, owners: Sequence[Any], states: list[Any]) -> list[tuple[str, Any, Any]]:
+    if len(owners) != len(states):
+        hint = _HINT if what == "optimizers" and len(owners) < len(states) else ""
+        raise CheckpointError(f"the checkpoint has {len(states)} {what}, and this run has {len(owners)}{hint}")
+    return _labelled(what, owners, states)
+
+
+def _difference(names: Any, saved: Any, model: Any, weights: Mapping[str, Any]) -> str | None:
+    """Return the first parameter that differs; a name that was changed where the model loaded its weights does not."""
+    if names == saved:
+        return None
+    own = {name for name, _ in model.named_parameters()}
+    now, then = ([name for group in groups for name in group] for groups in (names, saved))
+    for has, had in itertools.zip_longest(now, then):
+        is_renamed = has and had and had not in own and has not in weights
+        if has != had and not is_renamed:
+            return f"{has!r} where it had {had!r}"
+    return None if [*map(len, names)] == [*map(len, saved)] else "the groups differ"
+
+
+def _load_groups(session: Session, label: str, optimizer: Any, entry: Any, first: int = 0) -> None:
+    """Load the saved groups from `first` on that the optimizer has; others stay as they are."""
+    saved, sizes = entry["state"], [len(group["params"]) for group in optimizer.param_groups]
+    if session.state.ranks.is_sharded:
+        saved = _of_rank(saved, optimizer)
+    last = min(len(sizes), len(saved["param_groups"]))
+    # With an lr, whose lack would show only at a step, and without the parameters, compared before by name.
+    for place in range(first, last):
+        group = {"lr": "", **saved["param_groups"][place], "params": []}
+        check_alike(optimizer.param_groups[place], group, f"{label} param_groups[{place}]")
+    if first or not last == len(sizes) == len(saved["param_groups"]):
+        own, start, end = optimizer.state_dict(), sum(sizes[:first]), sum(sizes[:last])
+        kept = {k: v for k, v in own["state"].items() if not start <= k < end}
+        loaded = {k: v for k, v in saved["state"].items() if start <= k < end}
+        groups = [
+            {**saved["param_groups"][place], "params": group["params"]} if first <= place < last else group
+            for place, group in enumerate(own["param_groups"])
+        ]
+        saved = {**saved, "state": kept | loaded, "param_groups": groups}
+    load_part(label, optimizer.load_state_dict, saved)
+    _keep_dtypes(optimizer, saved["state"])
+    load_part(label, partial(_load_point, session.state.model), entry.get("training_point", {}))
+    pass_for_stepped(optimizer)
+
+
+@torch.no_grad()
+def _load_point(model: Any, weights: Mapping[str, torch.Tensor]) -> None:
+    own = dict(model.named_parameters())
+    for name, value in weights.items():
+        own[name].copy_(shard_like(value, own[name]))
+
+
+def _of_rank(saved: Any, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return the saved state as this rank holds its own: of what is kept for a sharded parameter its part."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    state = {k: shard_state_like(v, parameters[k]) for k, v in saved["state"].items() if k < len(parameters)}
+    groups = [{name: shard_like(value, None) for name, value in group.items()} for group in saved["param_groups"]]
+    return {**saved, "state": state, "param_groups": groups}
+
+
+def _keep_dtypes(optimizer: torch.optim.Optimizer, saved: Mapping[Any, Mapping[str, Any]]) -> None:
+    """Restore the dtypes of tensors that torch cast to their parameter's dtype when it loaded them."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for place, values in saved.items():
+        own = optimizer.state[parameters[place]]
+        for name, value in values.items():
+            if isinstance(value, torch.Tensor) and value.dtype is not own[name].dtype:
+                own[name] = value.to(own[name].device)
+
+
+def check_alike(own: Any, saved: Any, what: str) -> None:
+    """Raise unless a saved value, and all that it contains, could replace the run's own; missing entries are fine."""
+    if isinstance(own, Mapping) and isinstance(saved, Mapping):
+        other = next(iter(own.values()), None) if _counts(own) else None  # a Counter's items are all alike
+        for key, value in saved.items():
+            check_alike(own.get(key, other), value, f"{what}.{key}")
+    elif isinstance(own, (list, tuple)) and isinstance(saved, (list, tuple)):
+        for place, (one, other) in enumerate(zip(own, saved, strict=False)):
+            check_alike(one, other, f"{what}[{place}]")
+    elif own is not None and not _is_alike(own, saved):
+        raise CheckpointError(f"{what} is {saved!r:.80} in the checkpoint but {own!r:.80} in this run")
+
+
+def _counts(own: Mapping[Any, Any]) -> bool:
+    return all(type(key) is int and type(value) is int for key, value in own.items())
+
+
+def _is_alike(own: Any, saved: Any) -> bool:
+    if saved is None or _is_number(own):
+        return saved is None or _is_number(saved)
+    return type(saved) is type(own) if isinstance(own, (bool, str)) else isinstance(saved, type(own))
+
+
+def _is_number(value: Any) -> bool:
+    """Is it a number that a float of torch can hold, or a tensor of one element?"""
+    if isinstance(value, torch.Tensor):
+        return value.numel() == 1
+    if isinstance(value, int) and not isinstance(value, bool):
+        return abs(value) < 2**63
+    if not isinstance(value, float) or math.isnan(value):
+        return False
+    return math.isinf(value) or abs(value) <= _LARGEST  # beyond, an optimizer's step overflows some steps later
 
 
 def put_back(session: Session, content: Checkpoint, *, strict: bool) -> Callable[[], None]:

@@ -28,11 +28,9 @@ from ...messages import is_of_user, warn
 from ...randomness import check_seed
 from ...ranks import Ranks
 from ..session import Session
-from .differences import differences, missing_algorithms, other_length, other_optimizers
-from .manifest import describe_run
-from .modes import differing_modes
+from .manifest import describe_run, differences, missing_algorithms, other_length, other_optimizers
 from .restoring import put_back, resume_feed
-from .weights import load_weights
+from .weights import differing_modes, load_weights
 
 _POLICIES = ("error", "warn", "adopt")
 

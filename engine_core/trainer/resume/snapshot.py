@@ -16,8 +16,7 @@ from ..data import of_loader
 from ..optimizers import at_evaluation, has_two_points
 from ..session import Session
 from .manifest import describe_run
-from .modes import modes_of
-from .weights import warn_of_shapes
+from .weights import modes_of, warn_of_shapes
 
 
 def take_snapshot(session: Session, *, whole: bool = False) -> Checkpoint:
