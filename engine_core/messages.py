@@ -20,12 +20,12 @@ __all__ = [
     "aligned",
     "cause_of",
     "columns_of",
-    "counted",
-    "enumerated",
     "escaped",
     "in_html",
     "in_one_line",
     "is_of_user",
+    "join_words",
+    "plural",
     "raised_at",
     "readable",
     "table_in_html",
@@ -53,7 +53,7 @@ def cause_of(error: BaseException) -> str:
     return kind + (f": {message}" if message else "") + raised_at(error)
 
 
-def counted(number: int | None, one: str, several: str) -> str:
+def plural(number: int | None, one: str, several: str) -> str:
     """Return a number with what it counts; None stands for a number that is not known."""
     return f"{'?' if number is None else f'{number:,}'} {one if number == 1 else several}"
 
@@ -120,7 +120,7 @@ def _said_of(problem: ErrorDetails) -> str:
         return problem["msg"]
 
 
-def enumerated(names: Sequence[str], most: int = 4) -> str:
+def join_words(names: Sequence[str], most: int = 4) -> str:
     """Join names with commas and "and"; beyond `most`, give the first few and how many more: `a, b, c and 4 more`."""
     shown = [*names] if len(names) <= most else [*names[: most - 1], f"{len(names) - most + 1} more"]
     return " and ".join([", ".join(shown[:-1]), shown[-1]] if shown[1:] else shown)

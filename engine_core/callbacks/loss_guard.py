@@ -11,7 +11,7 @@ from ..arguments import check_whole
 from ..callback import Callback
 from ..errors import ArgumentError, CheckpointError, EngineError, NonFiniteLossError, NonFiniteLossWarning, did_you_mean
 from ..logger import Logger
-from ..messages import counted, warn
+from ..messages import plural, warn
 from ..state import State
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class LossGuard(Callback):
             raise NonFiniteLossError(f"{what}; the step was not taken, and the weights are those of the batch before")
         if self._in_a_row > self.limit:
             raise NonFiniteLossError(
-                f"{what}, and loss_guard has skipped {counted(self.limit, 'batch', 'batches')} in a row, its limit"
+                f"{what}, and loss_guard has skipped {plural(self.limit, 'batch', 'batches')} in a row, its limit"
             )
         state.skip_step()
         self._has_asked = True

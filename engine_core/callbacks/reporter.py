@@ -14,7 +14,7 @@ from ..algorithm import unique_names
 from ..callback import Callback
 from ..files import finite
 from ..logger import Logger
-from ..messages import aligned, counted, enumerated, escaped
+from ..messages import aligned, escaped, join_words, plural
 from ..registry import Origin, Registry, display_name
 from ..state import State, epochs_done, length_of, train_length
 from ..time import Time, TimeUnit
@@ -264,7 +264,7 @@ def header_lines(header: Mapping[str, Any]) -> list[str]:
         **{f"eval {escaped(label)}": _size(size) for label, size in header["eval"].items()},
         "algorithms": ", ".join(map(_algorithm, header["algorithms"])) or "none",
         "optimizer": ", ".join(map(_optimizer, header["optimizer"])) or "none",
-        "duration": f"{counted(length['steps'], 'step', 'steps')} ({_said(length['max_duration'])}){resumed}",
+        "duration": f"{plural(length['steps'], 'step', 'steps')} ({_said(length['max_duration'])}){resumed}",
         "seed": _said(header["seed"]),
         "folder": "none" if header["folder"] is None else escaped(header["folder"]),
     }
@@ -308,12 +308,12 @@ def _ranks(ranks: Mapping[str, Any]) -> str:
     if rows is None:
         return said
     same = len({*rows}) == 1
-    each = f"{counted(rows[0], 'row', 'rows')} on each" if same else f"{enumerated([*map(str, rows)], most=8)} rows"
+    each = f"{plural(rows[0], 'row', 'rows')} on each" if same else f"{join_words([*map(str, rows)], most=8)} rows"
     return f"{said}: global batch {sum(rows)} = {each}"
 
 
 def _size(size: Mapping[str, int | None]) -> str:
-    return f"{counted(size['samples'], 'sample', 'samples')}, {counted(size['batches'], 'batch', 'batches')}"
+    return f"{plural(size['samples'], 'sample', 'samples')}, {plural(size['batches'], 'batch', 'batches')}"
 
 
 def _algorithm(entry: Mapping[str, Any]) -> str:

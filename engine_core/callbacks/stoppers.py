@@ -10,7 +10,7 @@ from ..arguments import check_number, check_whole
 from ..callback import Callback
 from ..errors import ArgumentError
 from ..logger import Logger
-from ..messages import counted, enumerated
+from ..messages import join_words, plural
 from ..state import State
 from .monitor import Monitor
 
@@ -114,7 +114,7 @@ class EarlyStopper(_Stopper):
         """Restore the counts."""
         where = "in the state of EarlyStopper"
         if missing := sorted({"best", "waited", "counted_at"} - set(state)):
-            raise ArgumentError(f"the state of EarlyStopper lacks {enumerated([*map(repr, missing)])}: {dict(state)!r}")
+            raise ArgumentError(f"the state of EarlyStopper lacks {join_words([*map(repr, missing)])}: {dict(state)!r}")
         best, counted_at = state["best"], state["counted_at"]
         best = None if best is None else check_number("best", best, "(-inf, inf)", where)
         counted_at = None if counted_at is None else check_whole("counted_at", counted_at, "[0, inf)", where)
@@ -137,7 +137,7 @@ class EarlyStopper(_Stopper):
         if self.waited >= self.patience:
             best = "has not been finite" if self.best is None else f"has not improved on {self.best:.6g}"
             self._stop(
-                f"{self._monitor.key} {best} for {counted(self.waited, 'evaluation', 'evaluations')} in a row", state
+                f"{self._monitor.key} {best} for {plural(self.waited, 'evaluation', 'evaluations')} in a row", state
             )
 
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from ..errors import CheckpointError, CheckpointWarning
 from ..files import MOST_BYTES_OF_JSON, sync, write_whole
-from ..messages import enumerated, warn
+from ..messages import join_words, warn
 from ..ranks import Ranks
 from .reading import (
     AVERAGE,
@@ -269,7 +269,7 @@ class BackgroundWriter:
                 return
             if not ranks.rank and time.monotonic() > warns_at:
                 warns_at = inf
-                who = f"{enumerated(writing)} {'are' if writing[1:] else 'is'}"
+                who = f"{join_words(writing)} {'are' if writing[1:] else 'is'}"
                 warn(
                     f"{who} still writing a checkpoint after {ranks.timeout_s:g} s, and all ranks wait for that",
                     CheckpointWarning,

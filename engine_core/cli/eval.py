@@ -10,7 +10,7 @@ import click
 
 from ..config import load_config
 from ..files import finite
-from ..messages import aligned, counted, readable
+from ..messages import aligned, plural, readable
 from .groups import WEIGHTS, GivenPath
 from .streams import import_beside, stdout_at_stderr
 
@@ -42,5 +42,5 @@ def evaluate(path: Path, trust: bool, config: Path | None, as_json: bool, **opti
         click.echo(json.dumps({**found._asdict(), "results": finite(found.results)}))
         return
     told = {readable(name): f"{value:.4g}" for name, value in sorted(found.results.items())}
-    told["weights"] = f"{readable(found.weights)}, after {counted(found.step, 'batch', 'batches')}"
+    told["weights"] = f"{readable(found.weights)}, after {plural(found.step, 'batch', 'batches')}"
     click.echo("\n".join(aligned(told.items())))

@@ -18,7 +18,7 @@ from ..callbacks.reporter import RunReporter, as_line, clock, header_lines
 from ..config import Config, ParallelSettings, check_plugins, load_config, override
 from ..errors import SameRunError
 from ..examples import EXAMPLES, find_example
-from ..messages import aligned, counted, enumerated
+from ..messages import aligned, join_words, plural
 from ..signals import SignalGuard
 from .groups import LAST_LINES, NOT_WHOLE, PAUSED, GivenPath, code_of, is_first
 from .streams import LEVELS, Showing, import_beside
@@ -157,7 +157,7 @@ def _check(config: Config, showing: Showing, write: Callable[[str], None] | None
         write(as_line({"kind": "check", **trial.header, **told}))
     if showing.has_progress:
         click.echo("\n".join(header_lines(trial.header)), err=True)
-    loaders = f", a batch of {enumerated([*trial.evaluated])}" if trial.evaluated else ""
+    loaders = f", a batch of {join_words([*trial.evaluated])}" if trial.evaluated else ""
     if showing.has_text:
         size = f"{max(1, round(trial.checkpoint_bytes / 1e3)):,} kB"
         click.echo(
@@ -214,10 +214,10 @@ def result_lines(results: RunResults) -> list[str]:
         events[name] += bool(event)
     values = ((name, _number(v), *_best(results.best.get(name))) for name, v in sorted(results.metrics.items()))
     units = (("epoch", "epochs"), ("batch", "batches"), ("sample", "samples"))
-    done = [counted(getattr(results, several), one, several) for one, several in units]
+    done = [plural(getattr(results, several), one, several) for one, several in units]
     sections: dict[str, list[tuple[str, ...]]] = {
         "results": [*values, *averaged],
-        "algorithms": [(name, counted(events[name], "event", "events"), f"{n}x") for name, n in runs.items()],
+        "algorithms": [(name, plural(events[name], "event", "events"), f"{n}x") for name, n in runs.items()],
         "time": [
             ("trained", ", ".join(done)),
             ("time", f"{results.seconds:.1f} s" if results.seconds < 60 else clock(results.seconds)),

@@ -17,7 +17,7 @@ import yaml
 from ..arguments import path_of
 from ..errors import ConfigError, did_you_mean, suggestion
 from ..files import DEEPEST
-from ..messages import enumerated, readable
+from ..messages import join_words, readable
 
 NODES = 100_000
 """How many values and keys a file may hold, each alias counted as what it stands for."""
@@ -121,7 +121,7 @@ class Place(NamedTuple):
         changes = [_option(text) for text in dict.fromkeys(inside) if isinstance(text, str) and text != origin]
         line = "" if origin is None else f":{origin}"
         where = _option(origin) if isinstance(origin, str) else f"{self.source.file}{line}"
-        return ": ".join(filter(None, (f"{where} with {enumerated(changes)}" if changes else where, self.path)))
+        return ": ".join(filter(None, (f"{where} with {join_words(changes)}" if changes else where, self.path)))
 
 
 def _option(override: str) -> str:
@@ -309,7 +309,7 @@ class _Override:
         if len(found) == 1:
             return found[0]
         if found:
-            places, how = enumerated([f"[{index}]" for index in found]), "=null" if self._operator == "-=" else ""
+            places, how = join_words([f"[{index}]" for index in found]), "=null" if self._operator == "-=" else ""
             example = f"{Place(keys=(*here, found[-1])).path}{how}"
             raise self._error(here, f"{wanted!r} is at {places}; name one by its index, as in {example}")
         raise self._error(here, f"there is no entry {wanted!r}{did_you_mean(str(wanted), {str(k[-1]) for k in names})}")

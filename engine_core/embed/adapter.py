@@ -16,7 +16,7 @@ import torch
 from ..batch import Batches
 from ..errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from ..logger import Logger
-from ..messages import enumerated
+from ..messages import join_words
 from ..needs import Offers
 from ..objective import Loss, Objective, check_loss_fn, check_own_objective
 from ..randomness import check_seed
@@ -241,7 +241,7 @@ def target_keys(objective: Objective) -> list[str]:
 def _logits(model: Any, outputs: Any) -> Any:
     if isinstance(outputs, Mapping):
         if "logits" not in outputs:
-            gives = f"{type(model).__name__} gives {enumerated([*outputs])}, and loss_fn takes 'logits'"
+            gives = f"{type(model).__name__} gives {join_words([*outputs])}, and loss_fn takes 'logits'"
             raise ArgumentError(f"{gives}: let its forward give them, or leave loss_fn out if the loss is its own")
         return outputs["logits"]
     return outputs[0] if isinstance(outputs, tuple) else outputs
@@ -319,7 +319,7 @@ def check_names(adapter: str, library: str, names: Iterable[str]) -> None:
     gone = [name.partition(":")[2] for name in names if not _is_there(name)]
     if gone:
         raise UnsupportedError(
-            f"{adapter} can't work with {library} {installed_version(library)}: it lacks {enumerated(gone)}; install "
+            f"{adapter} can't work with {library} {installed_version(library)}: it lacks {join_words(gone)}; install "
             f"{_range_of(adapter, library)}, or another version of {adapter}"
         )
 

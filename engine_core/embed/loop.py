@@ -20,7 +20,7 @@ from ..errors import CheckpointError, add_note
 from ..event import Event
 from ..files import read_json, write_whole
 from ..logger import Logger
-from ..messages import enumerated, escaped, readable
+from ..messages import escaped, join_words, readable
 from ..needs import Offers
 from ..passes import PassArgument
 from ..state import State
@@ -65,7 +65,7 @@ def check_saved(engine: Engine, saved: Mapping[str, Any]) -> None:
         )
     if missing := {"clock", "seed", "algorithms", "callbacks", "required"} - {*saved}:
         raise CheckpointError(
-            f"the checkpoint's part of engine-core is damaged: it lacks {enumerated(sorted(missing))}"
+            f"the checkpoint's part of engine-core is damaged: it lacks {join_words(sorted(missing))}"
         )
     present = algorithms_of(engine)
     needed = dict.fromkeys([*saved["algorithms"], *saved["required"]])
@@ -176,7 +176,7 @@ def read_part(path: Path) -> Any:
 
 def algorithms_of(engine: Engine) -> dict[str, Any]:
     """Return the algorithms by their unique names."""
-    return {member.name: member.algorithm for member in engine.lineup[0]}
+    return {member.name: member.algorithm for member in engine.members}
 
 
 def _listeners_of(engine: Engine) -> dict[str, Any]:
@@ -316,7 +316,7 @@ class EmbeddedLoop(StepMoments, EvaluationMoments):
             self.begin_fit(closure)
         if self._loaded is not None:
             self._put_back(self._loaded)
-        self.engine.look_in_place()
+        self.engine.warn_of_in_place_changes()
         self.fire("fit_start")
 
     def fit_end(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from ..engine import Engine
 from ..errors import ArgumentError, EngineError, UncountedRowsWarning
 from ..event import Event
-from ..messages import enumerated, warn
+from ..messages import join_words, warn
 from ..state import State
 from ..time import Interval, Time, Timestamp, TimeUnit, is_length
 from .status import Phase, RunStatus
@@ -240,7 +240,7 @@ class StepMoments:
         for plugin in (*state.algorithms, *state.callbacks):
             own = getattr(plugin, "__dict__", {})
             found |= {f"{type(plugin).__name__}'s {name.lstrip('_')}": value for name, value in own.items()}
-        return enumerated([f"{name}={str(time)!r}" for name, time in _times(found) if time.unit is unit])
+        return join_words([f"{name}={str(time)!r}" for name, time in _times(found) if time.unit is unit])
 
     def _pass_over(self, refusal: ArgumentError) -> None:
         """Go on without the rows of a batch, if nothing needs them; a warning says so, once in a run."""

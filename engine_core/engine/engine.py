@@ -21,7 +21,7 @@ from .dispatch import Dispatch, call_directly, call_hook, spanning, surrounding,
 from .host import Adapter, Host, Life, check_listeners, listen, listeners_of, refuse_to_copy, watchers_of
 from .in_place import InPlace
 from .members import admit, check_combination, doubts_about, overrides
-from .pipeline import OpenPairs, Pipeline, tally
+from .pipeline import OpenPairs, Pipeline, add_counts
 
 
 class Engine:
@@ -114,7 +114,7 @@ class Engine:
         """Note on `error`, which a model or its loss raised, which algorithms had run in that batch."""
         self._pairs.name_who_ran(error, self.state)
 
-    def look_in_place(self) -> None:
+    def warn_of_in_place_changes(self) -> None:
         """In the next two batches, warn of algorithms that change the loader's tensors in place."""
         self.refresh()
         self._in_place.begin(self.state, self._pipelines.values())
@@ -133,16 +133,22 @@ class Engine:
 
     def explain(self, event: Event | str) -> list[Explained]:
         """Return the order at `event` as if every algorithm that lists it matched, with the reasons."""
-        (members, passes), event = self.lineup, Event(event)
-        places = passes.explain([member for member in members if event in member.events], event).places()
+        event = Event(event)
+        places = self.passes.explain([member for member in self.members if event in member.events], event).places()
         return [explained for explained, _ in places]
 
     @property
-    def lineup(self) -> tuple[list[Member], PassList]:
-        """The algorithms under their unique names, and the passes, for `engine_core.explain` to look at."""
+    def members(self) -> list[Member]:
+        """The algorithms under their unique names, and what the engine knows about them."""
         self.refresh()
-        tally(self._pipelines.values())
-        return self._members, self._passes
+        add_counts(self._pipelines.values())
+        return self._members
+
+    @property
+    def passes(self) -> PassList:
+        """The passes, and the orders that they give."""
+        self.refresh()
+        return self._passes
 
     __reduce_ex__ = refuse_to_copy
 
@@ -238,7 +244,7 @@ class Engine:
             self.host.drop(adapter)
         self._dispatch.clear()
         self._profiler = self.state.profiler
-        tally(self._pipelines.values())
+        add_counts(self._pipelines.values())
         self._pipelines = {event: self._pipeline(event) for event in Event}
         self._adapters = listen(self._listeners, self._destinations, self.state, self.logger, self._passes.registry)
         self._surrounded = self.host.monitors > 0 or self.host.has_guests()

@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import AuditWarning
 from ..event import Event, events_between
 from ..logger import Logger
-from ..messages import enumerated, warn
+from ..messages import join_words, warn
 from ..passes import Member
 from ..state import State
 from .pipeline import Pipeline
@@ -35,7 +35,7 @@ class InPlace:
         self._batch, self._end = -1, state.timestamp.batch + BATCHES
         self._pipelines = [pipeline for pipeline in pipelines if pipeline is not None and pipeline.event in _DURING]
         for pipeline in self._pipelines:
-            pipeline.surround(lambda member: _Looked(member, self))
+            pipeline.wrap_each(lambda member: _Looked(member, self))
 
     def versions(self, state: State) -> list[int | None]:
         """Return the versions of the loader's tensors, None for one that is gone; nothing after the last batch."""
@@ -43,7 +43,7 @@ class InPlace:
         if batch >= self._end:
             self._held = {}
             for pipeline in self._pipelines:
-                pipeline.surround(None)
+                pipeline.wrap_each(None)
         elif batch != self._batch:  # the first apply of the batch: nothing else has put tensors into it
             self._batch, self._held = batch, {path: weakref.ref(t) for path, t in _tensors_in(state.batch, "")}
         return [getattr(ref(), "_version", None) for ref in self._held.values()]
@@ -55,7 +55,7 @@ class InPlace:
             return
         self._told.add(member.name)
         warn(
-            f"{member.title} changed the loader's tensors in place (batch{enumerated(changed)}) at {event.name} of "
+            f"{member.title} changed the loader's tensors in place (batch{join_words(changed)}) at {event.name} of "
             f"batch {self._batch}, and the loader may give them again: put a new tensor into the batch, as "
             "state.batch_set_item(key, tensor) does",
             AuditWarning,

@@ -25,7 +25,7 @@ from ..errors import (
     nearest,
 )
 from ..event import Event, events_between
-from ..messages import enumerated, warn
+from ..messages import join_words, warn
 from ..metadata import ORDERING
 from ..needs import Offers
 from ..passes import Member, PassList, declared_edges, referred, stable_sort, table_of
@@ -124,7 +124,7 @@ def _cycles(members: Sequence[Member]) -> Iterator[OrderError]:
                 events_of.setdefault(str(error), []).append(event)
     for message, events in events_of.items():
         problem = OrderError(message)
-        add_note(problem, f"at {enumerated([event.name for event in events])}")
+        add_note(problem, f"at {join_words([event.name for event in events])}")
         yield problem
 
 
@@ -164,7 +164,7 @@ def _how_to_get(reference: str, registry: Registry) -> str:
     ships = registry.records_of("algorithms", reference)
     if not ships:
         return "no installed distribution ships it; install one that does, and add it"
-    origins = enumerated([str(record.origin) for record in ships])
+    origins = join_words([str(record.origin) for record in ships])
     disabled = f", where it is disabled: {ships[0].reason}" if all(r.status == "disabled" for r in ships) else ""
     return f"add it, it is in {origins}{disabled}"
 
@@ -308,7 +308,7 @@ def _clash(pair: Pair, found: Mapping[Event, tuple[str, list[str]]]) -> str:
     events_by_fields: dict[str, list[str]] = {}
     for event, (fields, _) in found.items():
         events_by_fields.setdefault(fields, []).append(event.name)
-    what = ", and ".join(f"{fields} at {enumerated(events)}" for fields, events in events_by_fields.items())
+    what = ", and ".join(f"{fields} at {join_words(events)}" for fields, events in events_by_fields.items())
     table = [f"{event.value!r}: {names}" for event, (_, names) in found.items()]
     shown = ", ".join(table if len(table) <= _SHOWN else [*table[:_SHOWN], "..."])
     everywhere = [member.title for member in pair if member.metadata.events is None]
@@ -368,7 +368,7 @@ def warn_of_idle(members: Sequence[Member], state: State) -> None:
     """Warn of algorithms that were asked in a training that is over and never matched, each once."""
     for member in members:
         asked = {event.name: times for event, times in member.asked.items() if times}
-        if not member.is_idle or not asked:
+        if not member.never_matched or not asked:
             continue
         try:
             if hasattr(member.algorithm, "may_rest") and member.algorithm.may_rest(state):
@@ -376,10 +376,10 @@ def warn_of_idle(members: Sequence[Member], state: State) -> None:
         except BaseException as error:
             member.blame(error, "may_rest", Event.FIT_END)
             raise
-        member.is_idle = False
+        member.never_matched = False
         times = sum(asked.values())
         warn(
-            f"{member.title} was asked {times} {'time' if times == 1 else 'times'} at {enumerated([*asked])} "
+            f"{member.title} was asked {times} {'time' if times == 1 else 'times'} at {join_words([*asked])} "
             "and never matched; if that is as it should be, let its may_rest return True",
             IdleAlgorithmWarning,
         )

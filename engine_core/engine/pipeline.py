@@ -229,7 +229,7 @@ class Pipeline:
     def run(self, traces: Traces) -> None:  # noqa: C901  one frame, since calls dominate an event's cost
         """Ask all members to match, then apply those that do, in order; fill `traces`."""
         if self._is_new:
-            self._receive()
+            self._first_run()
         self.times += 1
         event, state, logger = self.event, self.state, self.logger
         matched = []
@@ -265,7 +265,7 @@ class Pipeline:
         """Return what to apply, with the name and the trace of each."""
         plan: list[tuple[Any, str, Trace]] = []
         for member in matched:
-            member.is_idle = False
+            member.never_matched = False
         if (other := self._other_plans.get(matched)) is not None:  # its order was warned about, if at all
             plan = [(self._actor(self._named[trace.name]), name, trace) for _, name, trace in other]
         else:
@@ -284,7 +284,7 @@ class Pipeline:
         """Keep track in `pairs` of what has run, also for the pairs of which a member has both halves."""
         self._pair, self._latest = pairs.pair_of(self.event, self.members), pairs.latest[self.event]
 
-    def surround(self, around: Callable[[Member], Any] | None) -> None:
+    def wrap_each(self, around: Callable[[Member], Any] | None) -> None:
         """Apply what `around` makes of each member, unless a watcher surrounds it; None: the algorithm itself again."""
         if (around is None) != (self._around is None):  # both kinds of plan are kept for the next time
             self._plans, self._other_plans = self._other_plans, self._plans
@@ -323,14 +323,14 @@ class Pipeline:
             actor = _Watched(actor, applied, member, watcher)
         return actor
 
-    def tally(self) -> None:
-        """Add to each member how often it was asked here since the last tally."""
+    def add_counts(self) -> None:
+        """Add to each member how often it was asked here since the last time."""
         for member in self.members:
             if self.event in member.asked:
                 member.asked[self.event] += self.times
         self.times = 0
 
-    def _receive(self) -> None:
+    def _first_run(self) -> None:
         """Let new algorithms validate the first batch, and judge each one's first answer."""
         if self.newcomers and self.state.batch is not None:
             self._validate()
@@ -437,11 +437,11 @@ def _entered(actor: Any) -> bool:
     return not isinstance(actor, _Watched) or actor.applied.entered
 
 
-def tally(pipelines: Iterable[Pipeline | None]) -> None:
+def add_counts(pipelines: Iterable[Pipeline | None]) -> None:
     """Let each pipeline add to its members how often they were asked."""
     for pipeline in pipelines:
         if pipeline is not None:
-            pipeline.tally()
+            pipeline.add_counts()
 
 
 def is_bool(answer: Any) -> bool:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, model_validator
 
 from ..errors import ArgumentError, did_you_mean
 from ..event import Event
-from ..messages import enumerated, in_html, table_in_html
+from ..messages import in_html, join_words, table_in_html
 from ..metadata import ORDERING
 from ..passes import (
     DECLARED,
@@ -38,7 +38,7 @@ def skipped_by(members: Sequence[Member], passes: PassList, events: tuple[str, .
             yield Skipped(record.title, f"disabled: {record.reason}", events)
     for active in (each.record for each in passes.active):
         if active.events is not None and (absent := tuple(event for event in events if event not in active.events)):
-            yield Skipped(active.title, f"runs at {enumerated(active.events)} only", absent)
+            yield Skipped(active.title, f"runs at {join_words(active.events)} only", absent)
     yield from _references(members)
     yield from _unlisted(members, passes)
 
@@ -289,7 +289,7 @@ def why(explanation: Explanation, one: str, other: str, event: str) -> PairReaso
     if derivation is None or absent:
         reasons = [f"{name} lists {', '.join(listed[name] or ())}" for name in absent if listed.get(name)]
         verb = "do" if len(absent) > 1 else "does"
-        return "; ".join([f"{enumerated(absent)} {verb} not run at {event}", *reasons])
+        return "; ".join([f"{join_words(absent)} {verb} not run at {event}", *reasons])
     if (ahead := precedes(one, other, derivation.final)) is None:
         return _taken_out(derivation, one, other)
     first, second = (one, other) if ahead else (other, one)
@@ -333,7 +333,7 @@ def _effect(before: tuple[str, ...], after: tuple[str, ...]) -> str:
     if len(before) == len(after) == 2:
         return f"puts {after[0]} before {after[1]}"
     added, lost = set(after) - set(before), set(before) - set(after)
-    return " and ".join(f"{verb} {enumerated(sorted(n))}" for verb, n in (("adds", added), ("takes out", lost)) if n)
+    return " and ".join(f"{verb} {join_words(sorted(n))}" for verb, n in (("adds", added), ("takes out", lost)) if n)
 
 
 def _declared(derivation: Derivation, first: str, second: str) -> tuple[tuple[str, ...], ...]:

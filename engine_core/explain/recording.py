@@ -86,7 +86,7 @@ def explain_installed(names: Sequence[str], loop: str | None = None) -> Explanat
 
 def explain_engine(engine: Engine) -> Explanation:
     """Return the order at each event in an engine."""
-    return _explain(*engine.lineup)
+    return _explain(engine.members, engine.passes)
 
 
 def _explain(

@@ -14,7 +14,7 @@ from ..errors import DestinationWarning
 from ..event import Event
 from ..files import finite
 from ..logger import Logger
-from ..messages import counted, warn
+from ..messages import plural, warn
 
 _LARGEST = 2**63
 """Integers beyond are text: many readers have none, and Python refuses to write very long ones."""
@@ -176,7 +176,7 @@ class Waiting(Generic[T]):
                 self.flush()
         if lost := self._dropped + len(self._due):
             why = "as nothing could be sent" if self._is_open else "as no fit began"
-            entries = counted(lost, "entry is", "entries are")
+            entries = plural(lost, "entry is", "entries are")
             warn(f"logger destination {self._title}: {entries} lost, {why}", DestinationWarning)
         self._due.clear()
         self._weight = self._dropped = 0

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from ..batch import Batches, leaves_of
 from ..errors import ArgumentError, ArgumentTypeError, add_note
 from ..losses import LateValue, is_torch_loss, loss_setting
-from ..messages import enumerated
+from ..messages import join_words
 
 Count: TypeAlias = "int | float | torch.Tensor | None"
 
@@ -424,14 +424,14 @@ def note_slips(error: Exception, objective: Any, batch: Any, outputs: Any) -> No
             "Trainer(objective=engine_core.Objective(loss_fn, inputs=(0, 1), targets=2))",
         )
     if arrays := [repr(key) for key, item in items.items() if _is_array(item)]:
-        those = f"item {arrays[0]}" if len(arrays) == 1 else f"items {enumerated(arrays)}"
+        those = f"item {arrays[0]}" if len(arrays) == 1 else f"items {join_words(arrays)}"
         add_note(
             error,
             f"the batch has NumPy arrays ({those}), and torch takes tensors: convert them in the dataset with "
             "torch.as_tensor, or use a DataLoader, which does",
         )
     if is_pair and outputs is not None and not isinstance(outputs, torch.Tensor):
-        keys = f" with the keys {enumerated([*map(repr, outputs)])}" if isinstance(outputs, Mapping) else ""
+        keys = f" with the keys {join_words([*map(repr, outputs)])}" if isinstance(outputs, Mapping) else ""
         add_note(
             error,
             f"the model returned a {type(outputs).__name__}{keys}, and loss_fn gets that as it is: return the tensor, "

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, TypeVar, cast, overload
 from ..algorithm import Algorithm, algorithm_metadata
 from ..errors import ArgumentError, ArgumentTypeError
 from ..event import Event
-from ..messages import enumerated, warn
+from ..messages import join_words, warn
 from ..metadata import PassMetadata
 from ..time import as_number
 from .member import declared_edges, members_of, stable_sort
@@ -156,7 +156,7 @@ def warn_if_multiple_loss_interpolation(algorithms: Sequence[Algorithm], event: 
     mixing = [type(a).__name__ for a in algorithms if "loss_interpolation" in algorithm_metadata(a).tags]
     if len(mixing) > 1:
         warn(
-            f"{enumerated(mixing)} all interpolate the loss: each adds the loss for its own second targets, "
+            f"{join_words(mixing)} all interpolate the loss: each adds the loss for its own second targets, "
             "and none adds it for another's; let all but one interpolate targets instead",
             UserWarning,
         )

@@ -93,7 +93,7 @@ class Member:
         validated: has it seen the first batch?
         asked: how often it was asked at each event, as far as pipelines have counted; each event at which its answer
             was judged has an entry.
-        is_idle: has it never matched, and did no warning say so?
+        never_matched: has it never matched, and did no warning say so?
     """
 
     algorithm: Algorithm
@@ -104,7 +104,7 @@ class Member:
     events: frozenset[Event]
     validated: bool = False
     asked: dict[Event, int] = field(default_factory=dict)
-    is_idle: bool = True
+    never_matched: bool = True
 
     @classmethod
     def of(cls, algorithm: Algorithm, name: str, registry: Registry) -> Member:

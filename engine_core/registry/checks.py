@@ -11,7 +11,7 @@ from typing import Any, Literal
 from ..callback import method_of, needs_of
 from ..errors import MetadataError, PluginError, add_note, did_you_mean
 from ..event import Event
-from ..messages import cause_of, enumerated, readable
+from ..messages import cause_of, join_words, readable
 from ..metadata import AlgorithmMetadata, PassMetadata
 from ..needs import NEEDS, Offers
 from .installed import DENY, Kind, PluginRecord, unmet
@@ -79,7 +79,7 @@ def missing_methods(thing: object, *methods: str) -> str:
     """Return which of these methods a thing lacks, as in `no match and no apply`, or nothing."""
     found = {name: getattr(thing, name, None) for name in methods}
     missing = [n for n, m in found.items() if not callable(m) or getattr(m, "__isabstractmethod__", False)]
-    return enumerated([f"no {name}" for name in missing])
+    return join_words([f"no {name}" for name in missing])
 
 
 def _check_methods(plugin: Any, place: str, methods: tuple[str, ...], contract: str) -> None:

@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 from ..algorithm import snake_case
 from ..callback import is_used_on
 from ..errors import ArgumentError, ArgumentTypeError, PluginError, add_note, did_you_mean, nearest, suggestion
-from ..messages import enumerated
+from ..messages import join_words
 from ..metadata import AlgorithmMetadata
 from .checks import load_plugin
 from .installed import (
@@ -307,7 +307,7 @@ def _mark_ambiguous(records: Sequence[PluginRecord]) -> Iterator[PluginRecord]:
     for record in records:
         sharing = claims[record.kind, record.name]
         if record.status == "available" and record.distribution != CORE and len(sharing) > 1:
-            both = enumerated(sorted(str(r.origin) for r in sharing))
+            both = join_words(sorted(str(r.origin) for r in sharing))
             rule = f"the bare name means {CORE}'s; " if any(r.distribution == CORE for r in sharing) else ""
             reason = f"{record.name!r} is claimed by {both}; {rule}use {record.qualified_name!r} for this one"
             yield replace(record, status="ambiguous", reason=reason)

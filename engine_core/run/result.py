@@ -126,7 +126,7 @@ def latest_of(trainer: Trainer) -> Path | None:
 
 def results_of(trainer: Trainer, files: RunFiles) -> RunResults:
     """Return the results of a trainer's run, with what its files logged and counted."""
-    now, members = trainer.state.timestamp, trainer.engine.lineup[0]
+    now, members = trainer.state.timestamp, trainer.engine.members
     never = {m.name: 0 for m in members if not any(key.startswith(f"{m.name}/") for key in files.runs)}
     average = find_average(trainer.engine)
     return RunResults(

@@ -18,7 +18,7 @@ from ..files import write_whole
 from ..loggers.run_files import RunFiles
 from ..manifest import NAME as MANIFEST
 from ..manifest import SCHEMA
-from ..messages import enumerated, warn
+from ..messages import join_words, warn
 from ..ranks import Ranks
 from ..signals import SignalGuard
 from ..trainer import Trainer, clock_in, describe, ending_together, is_between_batches, versions_of
@@ -152,7 +152,7 @@ class Run:
     def _write_results(self, results: RunResults) -> None:
         """Write the results of a run that did not pause; note which files are not whole, or were taken away."""
         if gone := [name for name in (MANIFEST, "metrics.jsonl") if not (self.folder / name).exists()]:
-            self._lost.append(f"something took {enumerated(gone)} out of {str(self.folder)!r} while the run trained")
+            self._lost.append(f"something took {join_words(gone)} out of {str(self.folder)!r} while the run trained")
         if results.is_paused:
             return
         try:
@@ -211,7 +211,7 @@ def _settled(config: Config, folder: Path | str | None, ranks: Ranks) -> tuple[P
 def _manifest(config: Config, trainer: Trainer) -> dict[str, Any]:
     """Return what is needed to understand and repeat the run; see `engine_core.manifest.Manifest`."""
     state, explanation = trainer.state, explain_engine(trainer.engine)
-    _, passes = trainer.engine.lineup
+    passes = trainer.engine.passes
     if explanation.problems:
         raise OrderError("\n".join(explanation.problems))
     return {

@@ -4,7 +4,7 @@ from .arguments import new_name
 from .averages import find_average
 from .data import own_generators, why_inexact
 from .interruption import ending_together, is_between_batches
-from .metrics import Measurement, as_numbers, check_metrics, load_state, look_at_values, state_of
+from .metrics import Measurement, as_numbers, check_metrics, check_values, load_state, state_of
 from .optimizers import at_evaluation
 from .precision import Precision, in_float32
 from .resume import clock_in, copy_weights, load_weights, versions_of
@@ -17,6 +17,7 @@ __all__ = [
     "as_numbers",
     "at_evaluation",
     "check_metrics",
+    "check_values",
     "clock_in",
     "copy_weights",
     "describe",
@@ -26,7 +27,6 @@ __all__ = [
     "is_between_batches",
     "load_state",
     "load_weights",
-    "look_at_values",
     "new_name",
     "own_generators",
     "state_of",

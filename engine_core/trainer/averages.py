@@ -22,7 +22,7 @@ class Average(NamedTuple):
 
 def find_average(engine: Engine) -> Average | None:
     """Return the average of the engine's averaging algorithm; None if there is no such algorithm, or no average yet."""
-    for member in engine.lineup[0]:
+    for member in engine.members:
         if is_averaging(member.algorithm):
             averaging: Any = member.algorithm
             weights = averaging.averaged_state_dict()

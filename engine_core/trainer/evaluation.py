@@ -20,7 +20,7 @@ from ..state import State, epochs_done
 from .arguments import check_loader
 from .data import begin_pass, restart_pass
 from .interruption import EvaluationInterrupted, lost_workers, signals_noted
-from .metrics import Measurement, as_numbers, look_at_values
+from .metrics import Measurement, as_numbers, check_values
 from .microbatches import explain_out_of_memory
 from .optimizers import at_evaluation
 from .session import Session
@@ -204,7 +204,7 @@ class _Measured:
             self._metrics.take(*given, state)
         if not session.has_measured:
             session.has_measured = True
-            look_at_values(metrics, self._label)
+            check_values(metrics, self._label)
         return loss
 
     def _take_loss(self, given: Any) -> torch.Tensor | None:

@@ -8,7 +8,7 @@ from typing import Any
 from ..embed import keep_modules
 from ..engine import warn_of_idle
 from ..errors import ArgumentError
-from ..messages import counted, warn
+from ..messages import plural, warn
 from ..objective import check_objective
 from ..state import State
 from ..time import Time
@@ -46,7 +46,7 @@ def enter_train_mode(model: Any) -> None:
                 module.training = is_training
         if changed := sum(module.training and not is_training for module, is_training in modes):
             warn(
-                f"the model came in eval mode, and fit() has put {counted(changed, 'module', 'modules')} of it into "
+                f"the model came in eval mode, and fit() has put {plural(changed, 'module', 'modules')} of it into "
                 "train mode; those with parameters that are all frozen stay as they are. Call model.train() before",
                 UserWarning,
             )
@@ -81,7 +81,7 @@ def run_fit(session: Session, end: Time) -> None:
             state.loop.snapshot, state.loop.go_back = None, None
     elapsed = state.get_elapsed_duration()
     if elapsed is not None and elapsed.value >= 1 and state.loaded_from is None and not state.loop.pause_requested:
-        warn_of_idle(session.engine.lineup[0], state)
+        warn_of_idle(session.engine.members, state)
 
 
 def _lengths_of(session: Session, end: Time) -> dict[str, Any]:

@@ -127,7 +127,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
             train_batch()
             if is_first:
                 is_first = False
-                session.look_for_unread()
+                session.warn_of_unread()
         except Exception as error:
             place = place_in_training(state, seam.samples, microbatch_size, is_same=session.adds_up())
             explain_out_of_memory(error, state, *place)

@@ -143,7 +143,7 @@ def _joined(metric: Any, given: list[Any]) -> dict[str, Any]:
     return {"parts": joined}
 
 
-def look_at_values(metrics: Mapping[str, Any], label: str) -> None:
+def check_values(metrics: Mapping[str, Any], label: str) -> None:
     """Raise after the first batch, not after the first evaluation, if a metric computes what can't be logged."""
     for name, metric in metrics.items():
         with warnings.catch_warnings():

@@ -12,7 +12,7 @@ import torch
 
 from ..arguments import interval_in_run, length_in_run
 from ..errors import ArgumentError, ArgumentTypeError, DurationWarning, UntrainedParametersWarning
-from ..messages import counted, enumerated, warn
+from ..messages import join_words, plural, warn
 from ..parallel import is_sharded
 from ..state import State
 from ..time import Interval, Time, is_length
@@ -174,7 +174,7 @@ def warn_of_untrained(state: State, known: frozenset[str]) -> frozenset[str]:
         if p.requires_grad and id(p) not in trained and not isinstance(p, torch.nn.parameter.UninitializedParameter)
     ]
     if names and set(names) != known:
-        shown = enumerated([*names[:5], f"{len(names) - 5} more"] if len(names) > 5 else names, most=6)
+        shown = join_words([*names[:5], f"{len(names) - 5} more"] if len(names) > 5 else names, most=6)
         warn(
             f"no optimizer trains {shown} of the model: give them to an optimizer, or set their requires_grad to False",
             UntrainedParametersWarning,
@@ -275,8 +275,8 @@ def _steps_in(state: State, length: Time, interval: Interval) -> int:
     """Return how often a scheduler steps in a length of training, at least once."""
     if length.value < 0:
         raise ArgumentError("a length can't be negative")
-    counted = length_in_run(state, length, interval.length.unit)
-    return max(1, int(round(counted / interval.length, 9)))
+    same_unit = length_in_run(state, length, interval.length.unit)
+    return max(1, int(round(same_unit / interval.length, 9)))
 
 
 def warn_of_lengths(schedules: Iterable[Schedule], known: frozenset[str], state: State) -> frozenset[str]:
@@ -303,7 +303,7 @@ def warn_of_lengths(schedules: Iterable[Schedule], known: frozenset[str], state:
             why = f"write {name}='1dur', in a config or a functools.partial, and it follows the training's length"
         found.add(
             f"schedulers: {type(scheduler).__name__} has {name}={own}, but the whole training steps it "
-            f"{counted(steps, 'time', 'times')}, every {interval.length}: {why}"
+            f"{plural(steps, 'time', 'times')}, every {interval.length}: {why}"
         )
     for message in sorted(found - known):
         warn(message, DurationWarning)

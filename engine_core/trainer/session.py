@@ -96,7 +96,7 @@ class Session:
         pieces = [batch] if size is None or state.is_placeholder else state.batches.split(batch, size)
         self.own_pieces = len(pieces)
         if len(pieces) > 1:
-            self.look_for_coupled_rows()
+            self.warn_of_coupled_rows()
         if together is None:
             if len(pieces) == 1:
                 return pieces, None
@@ -194,7 +194,7 @@ class Session:
         """Is the model in train mode?"""
         return cast("torch.nn.Module", self.state.model).training
 
-    def look_for_coupled_rows(self) -> None:
+    def warn_of_coupled_rows(self) -> None:
         """A batch is cut: warn once of layers whose statistics in training depend on that."""
         if self.has_told_of_coupled:
             return
@@ -208,7 +208,7 @@ class Session:
                 UserWarning,
             )
 
-    def look_for_unread(self) -> None:
+    def warn_of_unread(self) -> None:
         """Warn once of items of the batch that nothing reads."""
         if not self.has_looked_at_items:
             self.has_looked_at_items = True

@@ -10,7 +10,7 @@ from ..callback import method_of
 from ..engine import Engine
 from ..errors import UnreadItemWarning
 from ..event import Event
-from ..messages import enumerated, warn
+from ..messages import join_words, warn
 from ..objective import Objective
 from ..state import State
 
@@ -65,7 +65,7 @@ def _unread(state: State, engine: Engine) -> list[int]:
 
 def _readers(engine: Engine) -> Iterator[Any]:
     """Yield what may read an item: what is called while there is a batch and neither averages weights nor is ours."""
-    for member in engine.lineup[0]:
+    for member in engine.members:
         if set(member.events) - _BEFORE_BATCHES and not is_averaging(member.algorithm):
             yield member.algorithm
     for listener in (*engine.state.callbacks, *engine.logger.destinations):
@@ -80,7 +80,7 @@ def _places(items: Any) -> tuple[int | str, ...]:
 
 def _in_words(items: Any) -> str:
     places = [*map(repr, _places(items))]
-    return f"item {places[0]}" if len(places) == 1 else f"items {enumerated(places)}"
+    return f"item {places[0]}" if len(places) == 1 else f"items {join_words(places)}"
 
 
 def _described(item: Any) -> str:

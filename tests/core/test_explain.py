@@ -80,7 +80,7 @@ def test_a_chain_of_declarations_is_shown_link_by_link():
         pass
 
     engine = Engine(State(algorithms=[Last(), Between(), First()]), Logger(), lambda algorithms, event: algorithms)
-    derivation = engine.lineup[1].derivation(engine.lineup[0], Event.INIT)
+    derivation = engine.passes.derivation(engine.members, Event.INIT)
     assert derivation.final == ("First", "Between", "Last")
     assert derivation.reason("First", "Last").text == (
         "declared by Between (after='first') and declared by Between (before='last')"

@@ -122,7 +122,7 @@ def test_another_engine_judges_again():
 
 def test_looking_at_the_lineup_is_no_first_answer():
     with Engine(State(algorithms=[Answering(None)]), Logger()) as engine:
-        assert engine.lineup[0]
+        assert engine.members
         with pytest.raises(MatchError):
             engine.run_event("batch_end")
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from engine_core.messages import cause_of, enumerated, warn
+from engine_core.messages import cause_of, join_words, warn
 
 
 @pytest.mark.parametrize(
@@ -24,11 +24,11 @@ from engine_core.messages import cause_of, enumerated, warn
     ],
 )
 def test_enumerated_gives_four_names_or_three_and_how_many_more(names, words):
-    assert enumerated(names) == words
+    assert join_words(names) == words
 
 
 def test_enumerated_gives_as_many_as_it_is_told():
-    assert enumerated("abcde", most=5) == "a, b, c, d and e"
+    assert join_words("abcde", most=5) == "a, b, c, d and e"
 
 
 class CannotBeShown(Exception):  # noqa: N818

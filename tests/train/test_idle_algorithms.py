@@ -141,7 +141,7 @@ def test_a_training_that_ends_early_or_pauses_says_nothing(how, batch):
 def test_looking_at_the_lineup_in_between_does_not_change_the_count():
     class Looking(Callback):
         def batch_end(self, state, logger):
-            assert made.engine.lineup[0]
+            assert made.engine.members
 
     made = make(Idle(), callbacks=[Looking()])
     assert told(made) == [f"Idle was asked 4 times at AFTER_LOSS and never matched{REST}"]

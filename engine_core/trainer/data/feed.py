@@ -13,7 +13,7 @@ from torch.utils import data as torch_data
 
 from ...embed import RunStatus
 from ...errors import CheckpointError, CheckpointWarning, DurationWarning, add_note
-from ...messages import counted, is_of_user, warn
+from ...messages import is_of_user, plural, warn
 from ...randomness import GlobalGenerators, load_generator, state_of_generator
 from ...ranks import Ranks
 from ...state import State, length_of, train_length
@@ -125,7 +125,7 @@ class Feed:
         if known is None:
             warn(
                 f"the train_dataloader says len {said}, and epoch {state.timestamp.epoch} gave "
-                f"{counted(self.taken, 'batch', 'batches')}: no batch is lost, and from now on an epoch counts as "
+                f"{plural(self.taken, 'batch', 'batches')}: no batch is lost, and from now on an epoch counts as "
                 f"{self.taken}. But what was made for {said} keeps that length, such as intervals in 'dur', and "
                 "schedulers with T_max='1dur' or steps: let the loader's __len__ return the right number, or have none",
                 DurationWarning,

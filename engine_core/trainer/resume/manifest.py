@@ -26,7 +26,7 @@ from ..session import Session
 def describe_run(session: Session) -> dict[str, Any]:
     """Return a checkpoint's manifest: versions, machine, settings, training, algorithms, order, config."""
     engine, state = session.engine, session.state
-    members, passes = engine.lineup
+    members, passes = engine.members, engine.passes
     explained = {event.value: [step.algorithm for step in engine.explain(event)] for event in Event}
     records = [(member, AlgorithmRecord.of(member)) for member in members]
     return {
@@ -69,7 +69,7 @@ def _surgery_of(engine: Engine) -> list[dict[str, Any]]:
 
     `place` is where an algorithm is in the user's list; `omitted` names its arguments that JSON can't hold.
     """
-    members, _ = engine.lineup
+    members = engine.members
     ran = [step.algorithm for step in engine.explain(Event.INIT)]
     found = [(place, member) for place, member in enumerate(members) if "surgery" in member.metadata.tags]
     found.sort(key=lambda item: ran.index(item[1].name) if item[1].name in ran else len(ran))

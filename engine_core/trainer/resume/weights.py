@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 from ...checkpoint import StoredTensor
 from ...embed import keep_modules
 from ...errors import CheckpointError, CheckpointWarning, suggestion
-from ...messages import cause_of, enumerated, warn
+from ...messages import cause_of, join_words, warn
 from ...parallel import shard_like
 from ...state import State
 from ..session import Session
@@ -46,7 +46,7 @@ def differing_modes(saved: Any, now: Modes) -> Iterator[str]:
             for value in (False, True):
                 found = [k for k, v in values.items() if v is value and then.get(k, v) is not v]
                 if found:
-                    names = enumerated([repr(k) if k else f"the {label}" for k in found])
+                    names = join_words([repr(k) if k else f"the {label}" for k in found])
                     yield (
                         f"{attribute} of {names}{f' in the {label}' if any(found) else ''} was given as {value} but "
                         f"resumes as saved: it was given as {not value}"
@@ -178,7 +178,7 @@ def warn_of_shapes(session: Session, saved: Container[str]) -> None:
             names = [name for name in names if path and not name.startswith(f"{path}.")]
     if names:
         warn(
-            f"training gave {enumerated([*map(repr, names)])} of the model other shapes than they came with, so no "
+            f"training gave {join_words([*map(repr, names)])} of the model other shapes than they came with, so no "
             "checkpoint of this run loads into a new model: create them in their final shapes, run one batch before "
             "you give the model to the Trainer, or define _load_from_state_dict",
             CheckpointWarning,

@@ -14,7 +14,7 @@ from engine_core.batch import get_item
 from engine_core.embed import EmbeddedLoop, Patched, patched
 from engine_core.errors import ArgumentError, ArgumentTypeError, BatchKeyError, EngineError, did_you_mean
 from engine_core.event import Event
-from engine_core.messages import enumerated
+from engine_core.messages import join_words
 from engine_core.passes import Member
 
 
@@ -108,7 +108,7 @@ class WrittenStep:
         if self._calls != [1, 1]:
             if gone := self._replaced_names():
                 raise EngineError(
-                    f"{enumerated(gone)} got another value while training ran, so calls can't be seen: set it before, "
+                    f"{join_words(gone)} got another value while training ran, so calls can't be seen: set it before, "
                     "then change its attributes alone, or let the step be a black box: loss_fn=None"
                 )
             model, loss_fn = (f"self.{name}(...)" if name else "self(...)" for name in self._names.values())
@@ -159,7 +159,7 @@ class WrittenStep:
         if len(given) < 2:
             raise EngineError(
                 f"the training step has to call self.{self._names['loss_fn']} with outputs and targets as its first "
-                f"two arguments, by position; it gave {len(given)} so, and {enumerated([*named]) or 'none'} by name"
+                f"two arguments, by position; it gave {len(given)} so, and {join_words([*named]) or 'none'} by name"
             )
         self._phase, state.outputs = None, given[0]
         if not self._agrees:
@@ -194,7 +194,7 @@ class WrittenStep:
         paths = [path for path, item in _items_of(batch).items() if item is targets]
         if paths and len(paths[0]) == 1:
             self.loop.state.objective.targets = paths[0][0]
-        for member in self.loop.engine.lineup[0]:
+        for member in self.loop.engine.members:
             key = getattr(member.algorithm, "target_key", None)
             if key is None or not _works_on_loss(member):
                 continue

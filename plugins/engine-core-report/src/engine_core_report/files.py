@@ -19,7 +19,7 @@ from engine_core.errors import ArgumentError
 from engine_core.files import MOST_BYTES_OF_JSON, read_json, why_not
 from engine_core.logger import FILE_NAME, MOST_FILE_BYTES
 from engine_core.manifest import NAME
-from engine_core.messages import counted
+from engine_core.messages import plural
 
 LOGGED, SAVED = "files", "checkpoints"
 """The folders of what was logged, as `files/<step>/<name>`, and of checkpoints."""
@@ -111,7 +111,7 @@ class LineReader:
         if problem:
             warnings.append(problem)
         if self._damaged:
-            told = counted(self._damaged, "line", "lines")
+            told = plural(self._damaged, "line", "lines")
             warnings.append(f"{told} of {file.name} can't be read and {'is' if self._damaged == 1 else 'are'} left out")
         return is_anew, lines
 

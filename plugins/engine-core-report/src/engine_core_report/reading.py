@@ -14,7 +14,7 @@ from engine_core.errors import ArgumentError
 from engine_core.files import MOST_BYTES_OF_JSON, why_not
 from engine_core.logger import is_event
 from engine_core.manifest import NAME, Manifest, is_folder, read_manifest
-from engine_core.messages import counted
+from engine_core.messages import plural
 
 from .files import LineReader, LoggedFile, Saved, list_checkpoints, list_logged_files, number_in, read_mapping
 from .series import (
@@ -209,7 +209,7 @@ def _told(diary: list[dict[str, Any]]) -> list[str]:
     """Return the run's own warnings, and how its last attempt failed."""
     told = [f"{line.get('category')}: {line.get('message')}" for line in diary if line.get("kind") == "warning"]
     if diary and diary[-1].get("kind") == "fail":
-        told.append(f"the last attempt failed after {counted(int(diary[-1]['step']), 'batch', 'batches')}")
+        told.append(f"the last attempt failed after {plural(int(diary[-1]['step']), 'batch', 'batches')}")
     return told
 
 
@@ -222,7 +222,7 @@ def _thinned(logged: Logged, warnings: list[str]) -> dict[str, Thin]:
     series = {name: thin(found.x, found.t, found.y) for name, found in logged.series.items()}
     for name, found in series.items():
         if found.not_finite:
-            warnings.append(f"{name} was not finite {counted(found.not_finite, 'time', 'times')}")
+            warnings.append(f"{name} was not finite {plural(found.not_finite, 'time', 'times')}")
     if LOSS in logged.series and SPEED not in series:
         speed = speed_of(logged.series[LOSS])
         series[SPEED] = thin(speed.x, speed.t, speed.y)

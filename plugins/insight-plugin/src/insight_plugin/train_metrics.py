@@ -12,7 +12,7 @@ from engine_core.callback import Callback
 from engine_core.errors import ArgumentError, CheckpointError, CheckpointWarning
 from engine_core.event import Event
 from engine_core.logger import Logger
-from engine_core.messages import counted, warn
+from engine_core.messages import plural, warn
 from engine_core.ranks import Ranks
 from engine_core.state import State
 
@@ -129,12 +129,12 @@ class TrainMetrics(Callback):
 
     def after_train_batch(self, state: State, logger: Logger) -> None:
         """Look at the values after the first batch; what is computed from here on is of no other batch."""
-        from engine_core.trainer import look_at_values  # noqa: PLC0415  it can be listed without torch
+        from engine_core.trainer import check_values  # noqa: PLC0415  it can be listed without torch
 
         self._is_over = True
         if self._seen and not self._has_looked:
             self._has_looked = True
-            look_at_values(self._metrics or {}, "train")
+            check_values(self._metrics or {}, "train")
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Be ready for the next batch."""
@@ -179,7 +179,7 @@ class TrainMetrics(Callback):
             return self._saved[ranks.rank]
         if self._saved:
             warn(
-                f"train_metrics was saved on {counted(len(self._saved), 'rank', 'ranks')} and resumes on {ranks.size}, "
+                f"train_metrics was saved on {plural(len(self._saved), 'rank', 'ranks')} and resumes on {ranks.size}, "
                 "so the metrics of this epoch are those of its remaining batches",
                 CheckpointWarning,
             )

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from engine_core.algorithm import Algorithm, algorithm_metadata
 from engine_core.event import Event
-from engine_core.messages import enumerated
+from engine_core.messages import join_words
 from engine_core.needs import WRITABLE
 from engine_core.registry import Origin, Registry, display_name
 from engine_core.state import State
@@ -62,7 +62,7 @@ class Finding:
 
     def __str__(self) -> str:
         named = [leaf for leaf in self.leaves if leaf]
-        leaves = f" ({enumerated(named)})" if named else ""
+        leaves = f" ({join_words(named)})" if named else ""
         changed = f"{display_name(self.algorithm, self.origin)} changed {self.field}{leaves}"
         first = self.event.partner
         if self.kind == "undeclared_write":

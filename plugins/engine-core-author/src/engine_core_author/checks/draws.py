@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from engine_core.event import Event
-from engine_core.messages import enumerated
+from engine_core.messages import join_words
 from engine_core.state import State
 
 from ..generators import generator_states, moved_since, same_state
@@ -90,7 +90,7 @@ def _compared(what: str, found: list[str]) -> Iterator[None]:
     before = generator_states()
     yield
     if moved := moved_since(before):
-        found.append(f"{what} moved the global generator of {enumerated(moved)}")
+        found.append(f"{what} moved the global generator of {join_words(moved)}")
 
 
 def _draw_from_each() -> None:

@@ -13,7 +13,7 @@ import pytest
 from engine_core.algorithm import Algorithm
 from engine_core.event import Event
 from engine_core.logger import Logger
-from engine_core.messages import enumerated
+from engine_core.messages import join_words
 from engine_core.metadata import AlgorithmMetadata, PassMetadata
 from engine_core.passes import metadata_of
 from engine_core.registry import Registry
@@ -221,7 +221,7 @@ def _touching(kit: PassKit) -> Fault | None:
             if names := sorted(n for n in {*marks, *now} if marks.get(n) != now.get(n)):
                 return Fault(f"{where} changed {', '.join(names)} of {type(algorithm).__name__}")
         if moved := moved_since(generators):
-            return Fault(f"{where} moved the global generator of {enumerated(moved)}")
+            return Fault(f"{where} moved the global generator of {join_words(moved)}")
     return None
 
 

@@ -15,7 +15,7 @@ from engine_core.errors import ArgumentError
 from engine_core.explain import printable
 from engine_core.files import MOST_BYTES_OF_JSON, why_not
 from engine_core.manifest import NAME
-from engine_core.messages import counted, enumerated
+from engine_core.messages import join_words, plural
 
 from .. import RunData, columns_of, is_lower_better, rank_runs, read_run, to_csv
 from .tables import format_groups, shortened
@@ -64,8 +64,8 @@ def runs(runs: tuple[Path, ...], by: str | None, lower: bool | None, form: str |
         click.echo(table)
         notes = [] if by is None else [_told(by, is_lower_better(data, by) if lower is None else lower)]
         if left_out:
-            columns = counted(len(left_out), "more column", "more columns")
-            notes.append(f"{columns} in --csv and --json: {enumerated([*map(shortened, left_out)], _NAMED)}")
+            columns = plural(len(left_out), "more column", "more columns")
+            notes.append(f"{columns} in --csv and --json: {join_words([*map(shortened, left_out)], _NAMED)}")
         for note in notes:
             click.echo("\n".join(textwrap.wrap(note, width, break_long_words=False, break_on_hyphens=False)), err=True)
 
