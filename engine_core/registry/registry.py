@@ -319,7 +319,8 @@ def _why_disabled(record: PluginRecord, environ: Mapping[str, str], distribution
     """If an item is ambiguous, the stricter meaning counts: a distribution's name allows only that distribution."""
     allowed, denied = environ.get(ALLOW), environ.get(DENY, "")
     others = distributions - {record.distribution}
-    if allowed is not None and not (_called(record) - others) & _listed(allowed):
+    # A command runs only where somebody types it, such as the one that examines what is disabled.
+    if allowed is not None and record.kind != "commands" and not (_called(record) - others) & _listed(allowed):
         return f"{ALLOW} allows only {allowed!r}"
     return f"listed in {DENY}" if _called(record) & _listed(denied) else ""
 

@@ -67,6 +67,12 @@ def test_a_broken_command_is_named_with_its_distribution_and_breaks_no_other(ins
     assert (listed.exit_code, "train" in listed.output, why in " ".join(listed.output.split())) == (0, True, True)
 
 
+def test_an_allow_list_leaves_commands_alone(install, monkeypatch):
+    monkeypatch.setenv("ENGINE_CORE_PLUGINS", "other")
+    install("acme", {"commands": {"greet": "acme_greet:greet"}}, {"acme_greet": GREET})
+    assert run("greet", "you").output == "hello you\n"
+
+
 def test_a_disabled_command_is_not_listed_and_says_why_it_does_not_run(install, monkeypatch):
     monkeypatch.setenv("ENGINE_CORE_DISABLE_PLUGINS", "acme")
     install("acme", {"commands": {"greet": "acme_greet:greet"}}, {"acme_greet": GREET})
