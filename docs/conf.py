@@ -52,7 +52,7 @@ nitpick_ignore_regex += [  # type variables, aliases, and types that users recei
     ("py:class", r"engine_core\.(passes\.contract\.[PT]|passes\.member\.Member)|engine_core_author\.rules\.Rule"),
     ("py:class", r"engine_core\.(passes\.pass_list\.PassList|registry\.registry\.Identity|loggers\.waiting\.T)"),
     ("py:class", r"engine_core\.registry\.distributions\.(EntryPoint|Installed)"),
-    ("py:class", r"engine_core\.(config\.reading\.Place|callbacks\.profiler\.Span|embed\.status\.(Phase|RunStatus))"),
+    ("py:class", r"engine_core\.(config\.reading\.Place|callbacks\.profiler\.Span|loop\.status\.(Phase|RunStatus))"),
     ("py:class", r"engine_core\.(logger\.Destination|batch\.items\.HasBatch)"),
     ("py:class", r"engine_core(_author)?\.(ranks\.(T|_Meeting)|parallel\.wrapping\.Wrapping)|Deal"),
     ("py:class", r"engine_core\.checkpoint\.tensor_file\.TensorFile|Box|Shape|Callable\[\[\]"),

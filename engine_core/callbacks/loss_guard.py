@@ -72,7 +72,7 @@ class LossGuard(Callback):
 
     def before_train_batch(self, state: State, logger: Logger) -> None:
         """Keep what the forward pass changes besides gradients: buffers of the model and the loss function."""
-        from ..embed import keep_modules  # noqa: PLC0415  it can be listed without torch
+        from ..loop import keep_modules  # noqa: PLC0415  it can be listed without torch
 
         if self.policy != "warn":
             self._kept = [keep_modules(part, part.buffers(), attributes=False) for part in _parts(state)]

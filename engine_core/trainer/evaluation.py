@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from ..batch import move_batch
-from ..embed import BegunEvaluation, Phase
 from ..errors import ArgumentTypeError, EngineError
+from ..loop import BegunEvaluation, Phase
 from ..messages import warn
 from ..objective import AT, Loss
 from ..parallel import ends_with

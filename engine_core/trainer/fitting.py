@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from ..embed import keep_modules
 from ..engine import warn_of_idle
 from ..errors import ArgumentError
+from ..loop import keep_modules
 from ..messages import plural, warn
 from ..objective import check_objective
 from ..state import State

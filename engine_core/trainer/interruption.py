@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import ParamSpec, TypeVar
 
-from ..embed import BegunEvaluation
+from ..loop import BegunEvaluation
 from ..parallel import ends_with
 from ..signals import SignalGuard
 from ..state import State

@@ -1,4 +1,4 @@
-"""The training loop, from `fit` down to the microbatch: data, gradients, steps. Its moments are those of `embed`."""
+"""The training loop, from `fit` down to the microbatch: data, gradients, steps. Its moments are those of the seam."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from ..batch import move_batch
-from ..embed import backward_with_first_graph, factor_of, scale_gradients
 from ..errors import EngineError, add_note
+from ..loop import backward_with_first_graph, factor_of, scale_gradients
 from ..objective import Loss
 from ..time import Time, Timestamp
 from .averages import mark_of_evaluated

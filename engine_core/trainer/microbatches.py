@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from ..batch import Batches
-from ..embed import keep_modules
 from ..errors import OutOfMemoryError, add_note
+from ..loop import keep_modules
 from ..objective import as_nothing
 from ..state import State
 

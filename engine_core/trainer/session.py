@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import torch
 
-from ..embed import EmbeddedLoop, RunStatus, without_trace
 from ..engine import Engine
 from ..errors import ObjectiveError
+from ..loop import Loop, RunStatus, without_trace
 from ..messages import warn
 from ..objective import AT, Law, Loss, as_nothing, couples_rows, tolerance_of
 from ..parallel import Parallel, Wrapping
@@ -51,7 +51,7 @@ class Session:
         together: what the ranks agree on; None in one process.
     """
 
-    seam: EmbeddedLoop
+    seam: Loop
     precision: Precision
     device: torch.device
     readings: LossReader

@@ -10,10 +10,10 @@ import torch
 
 from ..arguments import interval_in_run
 from ..batch import Batches
-from ..embed import EmbeddedLoop, Phase, check_batches
 from ..engine import refuse_to_copy
 from ..errors import ArgumentError, ClosedEngineError, DurationWarning
 from ..logger import Logger
+from ..loop import Loop, Phase, check_batches
 from ..messages import warn
 from ..needs import EVERYTHING, FSDP_OFFERS
 from ..objective import Objective, check_loss_fn, check_objective, check_own_objective
@@ -167,7 +167,7 @@ class Trainer:
         self._eval_interval = interval_in_run(self.state, "eval_interval", eval_interval)
         self._schedulers = check_schedulers(schedulers, self.state)
         offers = FSDP_OFFERS if isinstance(spread, FSDP) and ranks.size > 1 else EVERYTHING
-        seam = EmbeddedLoop(self.state, offers, logger=self.logger, algorithm_passes=algorithm_passes)
+        seam = Loop(self.state, offers, logger=self.logger, algorithm_passes=algorithm_passes)
         self.engine = seam.engine
         self._session = Session(
             seam=seam,

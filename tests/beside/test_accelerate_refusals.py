@@ -9,8 +9,8 @@ from accelerate import Accelerator
 from torch import nn
 
 import engine_core_accelerate
-from engine_core.embed import check_names
 from engine_core.errors import ArgumentError, EngineError, UnsupportedError
+from engine_core.loop import check_names
 from engine_core.needs import NEEDS
 from engine_core.registry import Registry
 from engine_core_accelerate import EngineLoop

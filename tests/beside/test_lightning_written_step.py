@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from engine_core import Algorithm, AlgorithmMetadata, State
-from engine_core.embed import EmbeddedLoop, patched
 from engine_core.errors import ArgumentError, EngineError
+from engine_core.loop import Loop, patched
 from engine_core.needs import EVERYTHING
 from engine_core_lightning.written import WrittenStep
 
@@ -52,7 +52,7 @@ class ShiftTargets(Algorithm):
 
 
 def written(owner, *algorithms, model="net", loss_fn="criterion"):
-    loop = EmbeddedLoop(State(algorithms=[*algorithms]), EVERYTHING)
+    loop = Loop(State(algorithms=[*algorithms]), EVERYTHING)
     return WrittenStep(loop, owner, model=model, loss_fn=loss_fn)
 
 

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from engine_core import Algorithm, AlgorithmMetadata, State
-from engine_core.embed import EmbeddedLoop
 from engine_core.errors import EngineError
+from engine_core.loop import Loop
 from engine_core.needs import EVERYTHING
 from engine_core_lightning.written import WrittenStep
 
@@ -93,7 +93,7 @@ class Looks(Algorithm):
 
 
 def written(owner, *algorithms):
-    loop = EmbeddedLoop(State(algorithms=[*algorithms]), EVERYTHING)
+    loop = Loop(State(algorithms=[*algorithms]), EVERYTHING)
     return WrittenStep(loop, owner, model="net", loss_fn="criterion")
 
 

@@ -36,7 +36,7 @@ LAYERS = [
     ["registry"],
     ["passes"],
     ["engine"],
-    ["embed", "parallel"],
+    ["loop", "embed", "parallel"],
     ["trainer", "config"],
     ["callbacks", "loggers", "examples"],
     ["explain", "manifest", "run"],
@@ -54,6 +54,7 @@ IN_ORDER = [
     ["ranks", "checkpoint"],
     ["files", "checkpoint"],
     ["state", "logger", "algorithm", "callback", "hookspecs", "arguments", "randomness"],
+    ["loop", "embed"],
     ["explain", "manifest", "run"],
     ["cli", "__main__"],
 ]

@@ -13,17 +13,17 @@ LINES_OF_A_FILE, LINES_OF_A_FUNCTION, PARAMETERS = 500, 40, 6
 LINES_OF_AN_ADAPTER = 350
 # Of the files and folders of the core: what is added to one has to displace something in it.
 BUDGET = {
-    "": 4060,
+    "": 4080,
     "batch": 830,
     "callbacks": 1820,
     "checkpoint": 1580,
     "cli": 1010,
     "config": 1030,
-    "embed": 1520,
     "engine": 1830,
     "examples": 130,
     "explain": 570,
     "loggers": 690,
+    "loop": 1520,
     "objective": 1170,
     "parallel": 1250,
     "passes": 860,
@@ -31,7 +31,7 @@ BUDGET = {
     "run": 1410,
     "trainer": 4760,
 }
-FILES = 144
+FILES = 145
 TRAINERS = ("accelerate", "lightning", "transformers")
 
 LONGER_FUNCTIONS = {

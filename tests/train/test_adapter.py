@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from engine_core import Callback, LoggerDestination
-from engine_core.embed import adapter, check_names, make_loop
 from engine_core.errors import ArgumentError, ArgumentTypeError, PluginError, UnsupportedError
+from engine_core.loop import adapter, check_names, make_loop
 from engine_core.needs import EVERYTHING
 
 OFFERS = EVERYTHING.without("freezing", why="it is settled; use another")

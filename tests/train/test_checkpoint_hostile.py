@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.checkpoint import read_manifest, resolve
 from engine_core.cli import main
-from engine_core.embed import what_is_missing
 from engine_core.errors import CheckpointError
+from engine_core.loop import what_is_missing
 from engine_core.trainer.resume.manifest import differences
 
 from .parts import trainer

@@ -13,8 +13,8 @@ from torch.optim.lr_scheduler import StepLR
 
 from engine_core import Batches, Objective, State
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
-from engine_core.embed import EmbeddedLoop, make_loop
 from engine_core.errors import ArgumentError, ArgumentTypeError, UncountedRowsWarning
+from engine_core.loop import Loop, make_loop
 from engine_core.needs import EVERYTHING
 from engine_core.trainer.data import deal
 from engine_core_author import ThreadRanks
@@ -177,7 +177,7 @@ def test_an_evaluation_goes_on_without_rows() -> None:
     loader = [Graph(3), (torch.zeros(2), torch.zeros(2))]
     assert [rows for _, rows in deal(loader, state, torch.device("cpu"), is_local=False)] == [0, 2]
     seen: list[int] = []
-    loop = EmbeddedLoop(state, EVERYTHING)
+    loop = Loop(state, EVERYTHING)
     state.callbacks.append(at("eval_batch_end", lambda state: seen.append(state.eval_timestamp.sample)))
     loop.eval_start("eval")
     for batch in (Graph(3), torch.zeros(2)):

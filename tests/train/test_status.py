@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from engine_core import Callback, Logger, State, Timestamp
-from engine_core.embed.status import BegunEvaluation, Phase, RunStatus
 from engine_core.errors import CheckpointError, EngineError
+from engine_core.loop.status import BegunEvaluation, Phase, RunStatus
 from engine_core.state import LoopControl
 
 from .parts import at, batches, trainer

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from transformers import AutoModelForSequenceClassification
 
-from engine_core.embed import read_state
+from engine_core.loop import read_state
 
 folder = Path("checkpoints/checkpoint-72")  # or trainer.state.best_model_checkpoint
 model = AutoModelForSequenceClassification.from_pretrained(folder)

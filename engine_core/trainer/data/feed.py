@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import torch
 from torch.utils import data as torch_data
 
-from ...embed import RunStatus
 from ...errors import CheckpointError, CheckpointWarning, DurationWarning, add_note
+from ...loop import RunStatus
 from ...messages import is_of_user, plural, warn
 from ...randomness import GlobalGenerators, load_generator, state_of_generator
 from ...ranks import Ranks

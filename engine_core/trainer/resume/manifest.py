@@ -12,10 +12,10 @@ import torch
 
 from ...algorithm import kept_arguments
 from ...changes import ABSENT, changes
-from ...embed import what_is_missing
 from ...engine import Engine
 from ...errors import CheckpointError
 from ...event import Event
+from ...loop import what_is_missing
 from ...messages import readable
 from ...passes import AlgorithmRecord, Member
 from ...registry import CORE, Origin, Registry

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from ... import embed
+from ... import loop as seam
 from ...checkpoint import Checkpoint, restore
-from ...embed import algorithms_of, load_part, put_states_back
 from ...errors import CheckpointError, CheckpointWarning
+from ...loop import algorithms_of, load_part, put_states_back
 from ...messages import warn
 from ...parallel import shard_like, shard_state_like
 from ...randomness import GlobalGenerators, load_generator, seed_generators
@@ -228,7 +228,7 @@ def put_back(session: Session, content: Checkpoint, *, strict: bool) -> Callable
     algorithms = _states_in(saved, "algorithms", session)
     algorithms = {name: own for name, own in algorithms.items() if name not in of_weights}
     callbacks = _states_in(saved, "listeners", session)
-    embed.put_back(session.engine, {"clock": saved["clock"], "algorithms": algorithms, "callbacks": callbacks})
+    seam.put_back(session.engine, {"clock": saved["clock"], "algorithms": algorithms, "callbacks": callbacks})
     return load_rest
 
 

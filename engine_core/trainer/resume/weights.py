@@ -9,8 +9,8 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from ...checkpoint import StoredTensor
-from ...embed import keep_modules
 from ...errors import CheckpointError, CheckpointWarning, suggestion
+from ...loop import keep_modules
 from ...messages import cause_of, join_words, warn
 from ...parallel import shard_like
 from ...state import State

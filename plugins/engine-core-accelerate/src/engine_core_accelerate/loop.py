@@ -10,7 +10,8 @@ from typing import Any
 import accelerate  # type: ignore[import-not-found,import-untyped,unused-ignore]
 import torch
 
-from engine_core import Batches, Objective, embed
+from engine_core import Batches, Objective
+from engine_core import loop as seam
 from engine_core.arguments import check_number
 from engine_core.errors import ArgumentTypeError, CheckpointError, EngineError, UnsupportedError
 from engine_core.objective import check_objective
@@ -50,7 +51,7 @@ class EngineLoop:
         max_grad_norm: float | None = None,
         seed: int | None = None,
     ) -> None:
-        embed.check_names("engine-core-accelerate", "accelerate", [f"accelerate.{name}" for name in NAMES])
+        seam.check_names("engine-core-accelerate", "accelerate", [f"accelerate.{name}" for name in NAMES])
         _check_accelerator(accelerator)
         if max_grad_norm is not None:
             check_number("max_grad_norm", max_grad_norm, "(0, inf)", "the norm that gradients are clipped to")
@@ -61,9 +62,9 @@ class EngineLoop:
         given["precision"] = {"bf16": "amp_bf16", "fp16": "amp_fp16"}.get(str(accelerator.mixed_precision), "fp32")
         given["seed"] = accelerate.utils.broadcast_object_list([check_seed(seed)])[0]
         offers = offers_of(accelerator, accelerate.__version__, max_duration)
-        self.loop = embed.make_loop(offers, device=accelerator.device, algorithm_passes=algorithm_passes, **given)
+        self.loop = seam.make_loop(offers, device=accelerator.device, algorithm_passes=algorithm_passes, **given)
         self.engine, self.state, self.close = self.loop.engine, self.loop.state, self.loop.close
-        self._step = embed.Accumulated(self.loop, accelerator.reduce if accelerator.num_processes > 1 else None)
+        self._step = seam.Accumulated(self.loop, accelerator.reduce if accelerator.num_processes > 1 else None)
         self._autocast: Any = nullcontext if accelerator.mixed_precision == "no" else accelerator.autocast
         self._loops: list[EngineLoop] = vars(accelerator).setdefault("engine_loops", [])
         self._mark_name = f"engine-core{len(self._loops) or ''}.json"  # holds what is checked before anything is loaded
@@ -87,7 +88,7 @@ class EngineLoop:
         """Train inside of this with what `prepare` returned; several optimizers are a list, and so are schedulers."""
         loop, state, accelerator = self.loop, self.state, self.accelerator
         loop.status.check_can("fit")
-        if any(other.loop.status.phase is not embed.Phase.IDLE for other in self._loops):
+        if any(other.loop.status.phase is not seam.Phase.IDLE for other in self._loops):
             raise EngineError("another EngineLoop of this accelerator is in a fit: end it, or make another accelerator")
         if not isinstance(model, torch.nn.Module):
             raise ArgumentTypeError(f"fit(model, optimizer) takes a model first, not {type(model).__name__}")
@@ -178,7 +179,7 @@ class EngineLoop:
                 given = state.objective.given(state.model, state.outputs, state.batch)
             taken = loop.begin_backward(step.scalar(loop.end_loss(given)))
             if self.engine.may_create_graph and self.engine.backwards_create_graph:
-                embed.backward_with_first_graph(accelerator.scaler.scale(taken) if accelerator.scaler else taken, None)
+                seam.backward_with_first_graph(accelerator.scaler.scale(taken) if accelerator.scaler else taken, None)
             else:
                 accelerator.backward(taken if self._count == 1 else taken * self._count)  # which divides by the count
             loop.end_backward()
@@ -216,7 +217,7 @@ class EngineLoop:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what Accelerate's checkpoints hold of the engine; a step that was made counts as done."""
-        if self.loop.status.phase in (embed.Phase.TRAINING, embed.Phase.EVALUATING) and self._given is _NONE:
+        if self.loop.status.phase in (seam.Phase.TRAINING, seam.Phase.EVALUATING) and self._given is _NONE:
             self._settle("save_state()")
         return self.loop.state_dict()
 
@@ -227,14 +228,14 @@ class EngineLoop:
         self.loop.load_state_dict(saved)
 
     def _mark(self, _: Any, __: Any, folder: str) -> None:
-        embed.write_part(Path(folder, self._mark_name), self.state_dict())
+        seam.write_part(Path(folder, self._mark_name), self.state_dict())
 
     def _check_mark(self, _: Any, folder: str) -> None:
-        if self.loop.status.phase is not embed.Phase.IDLE:
+        if self.loop.status.phase is not seam.Phase.IDLE:
             raise EngineError("load_state() can't be called here: a fit is running; load before `with loop.fit(...):`")
         if not (mark := Path(folder, self._mark_name)).is_file():
             raise CheckpointError(f"{folder} has no part of engine-core: load it before EngineLoop is made")
-        embed.check_saved(self.engine, embed.read_part(mark))
+        seam.check_saved(self.engine, seam.read_part(mark))
 
     def _show(self, loader: Any) -> None:
         state, length = self.state, length_of(loader)
@@ -260,9 +261,9 @@ class EngineLoop:
 
     def _check(self, called: str, waiting: Any = _NONE) -> None:
         """Raise unless it is the turn of what is `called`: while this batch, or none, is waiting for its gradients."""
-        if (phase := self.loop.status.phase) is embed.Phase.EVALUATING:
+        if (phase := self.loop.status.phase) is seam.Phase.EVALUATING:
             why = "an evaluation is running: it is for after that"
-        elif phase is not embed.Phase.TRAINING:
+        elif phase is not seam.Phase.TRAINING:
             why = "no fit is running: it is for within `with loop.fit(model, optimizer):`"
         elif self._given is waiting:
             return

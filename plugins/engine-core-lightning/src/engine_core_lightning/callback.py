@@ -14,8 +14,8 @@ import torch
 
 from engine_core import Batches, LoggerDestination, Objective
 from engine_core.callback import is_used_on
-from engine_core.embed import Phase, check_names, make_loop, patched
 from engine_core.errors import ArgumentError, EngineError, UnsupportedError
+from engine_core.loop import Phase, check_names, make_loop, patched
 from engine_core.needs import EVERYTHING
 from engine_core.time import Time
 

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from engine_core.batch import get_item
-from engine_core.embed import EmbeddedLoop, Patched, patched
 from engine_core.errors import ArgumentError, ArgumentTypeError, BatchKeyError, EngineError, did_you_mean
 from engine_core.event import Event
+from engine_core.loop import Loop, Patched, patched
 from engine_core.messages import join_words
 from engine_core.passes import Member
 
@@ -43,7 +43,7 @@ class WrittenStep:
         >>> from engine_core import State
         >>> from engine_core.needs import EVERYTHING
         >>> own = SimpleNamespace(net=torch.nn.Linear(2, 1), loss=torch.nn.MSELoss())
-        >>> step = WrittenStep(EmbeddedLoop(State(), EVERYTHING), own, model="net", loss_fn="loss")
+        >>> step = WrittenStep(Loop(State(), EVERYTHING), own, model="net", loss_fn="loss")
         >>> with ExitStack() as stack:
         ...     step.watch(stack)
         ...     batch = torch.ones(3, 2), torch.ones(3, 1)
@@ -52,7 +52,7 @@ class WrittenStep:
         (True, OrderedDict())
     """
 
-    def __init__(self, loop: EmbeddedLoop, owner: Any, *, model: str | None, loss_fn: str | None) -> None:
+    def __init__(self, loop: Loop, owner: Any, *, model: str | None, loss_fn: str | None) -> None:
         self.loop, self._owner, self._names = loop, owner, {"model": model, "loss_fn": loss_fn}
         self._phase: str | None = None
         self._calls = [0, 0]

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from engine_core import ModelLoss, Objective
-from engine_core.embed import LogitsLoss
 from engine_core.errors import UnsupportedError
+from engine_core.loop import LogitsLoss
 from engine_core.losses import with_reduction
 from engine_core.needs import EVERYTHING, Offers
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
@@ -12,7 +11,8 @@ from typing import Any
 import torch
 import transformers
 
-from engine_core import Batches, LoggerDestination, ModelLoss, Objective, embed
+from engine_core import Batches, LoggerDestination, ModelLoss, Objective
+from engine_core import loop as seam
 from engine_core.batch import move_batch
 from engine_core.errors import ArgumentError, CheckpointWarning, EngineError, UnsupportedError
 from engine_core.messages import warn
@@ -25,7 +25,7 @@ from .offers import check_arguments, offers_of
 _PRIVATE = ("_maybe_log_save_evaluate", "_save_optimizer_and_scheduler", "call_model_init", "get_batch_samples")
 NAMES = ("transformers.trainer_callback:CallbackHandler", *(f"transformers:Trainer.{name}" for name in _PRIVATE))
 HELD = ("accelerator", "callback_handler", "compute_loss_func", "label_names", "model_accepts_loss_kwargs")
-_check_names: Any = partial(embed.check_names, "engine-core-transformers")
+_check_names: Any = partial(seam.check_names, "engine-core-transformers")
 _AnyTrainer: Any = object  # mypy can't know which class stands behind the mixin
 
 
@@ -62,7 +62,7 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
         self._moment, self._ended_epoch, self._is_scaled = "", False, False
         self._objective: Any = self._check(loss_fn, label_key, objective)  # None: the model computes the loss, unseen
         if self._objective is not None:
-            self.label_names = [*dict.fromkeys([*(self.args.label_names or ()), *embed.target_keys(self._objective)])]
+            self.label_names = [*dict.fromkeys([*(self.args.label_names or ()), *seam.target_keys(self._objective)])]
             self.model_accepts_loss_kwargs = False  # the Trainer divides a mean by the batches
         own, listed = self.args, {"algorithms": algorithms, "callbacks": engine_callbacks, "loggers": engine_loggers}
         fields = {"device": own.device, "seed": own.seed, "rank": own.process_index, "world_size": own.world_size}
@@ -70,15 +70,15 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
         fields["max_duration"] = f"{own.max_steps}ba" if own.max_steps > 0 else f"{math.ceil(own.num_train_epochs)}ep"
         fields |= {"objective": self._objective or ModelLoss(targets=label_key), "batches": batches}
         offers = offers_of(transformers.__version__, own, self._objective)
-        self._loop = embed.make_loop(offers, algorithm_passes=algorithm_passes, **listed, **fields)
+        self._loop = seam.make_loop(offers, algorithm_passes=algorithm_passes, **listed, **fields)
         self.engine, self.engine_state, self._logged = self._loop.engine, self._loop.state, _Logged()
         self.engine.logger.destinations.append(self._logged)
-        self._sums = embed.Accumulated(self._loop, self.accelerator.reduce if own.world_size > 1 else None)
+        self._sums = seam.Accumulated(self._loop, self.accelerator.reduce if own.world_size > 1 else None)
         self._init_model(self.model, self.optimizer)
 
     def _check(self, loss_fn: Any = None, label_key: str = "labels", objective: Any = None) -> Objective | None:
         check_arguments(self.args, self.accelerator.distributed_type.name)
-        if (objective := embed.LogitsLoss.unless_given(loss_fn, label_key, objective)) is None:
+        if (objective := seam.LogitsLoss.unless_given(loss_fn, label_key, objective)) is None:
             return None
         name = "objective" if loss_fn is None else "loss_fn"
         if self.compute_loss_func is not None or self.args.label_smoothing_factor:
@@ -89,7 +89,7 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
 
     def _init_model(self, model: Any, optimizer: Any = None) -> Any:
         state, state.model = self.engine_state, model
-        isinstance(self._objective, embed.LogitsLoss) and self._objective.look_at(model)
+        isinstance(self._objective, seam.LogitsLoss) and self._objective.look_at(model)
         state.optimizers = [] if optimizer is None else [optimizer]
         self._loop.init()
         self.optimizer: Any = state.optimizers[0] if state.optimizers else None
@@ -166,7 +166,7 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
         loss = self._loop.begin_backward(loss)
         self._sums.add(loss)
         if self.engine.backwards_create_graph:  # offered without a scaler only, so accelerate would do no more
-            original, kwargs = embed.backward_with_first_graph, {"gradient": None}
+            original, kwargs = seam.backward_with_first_graph, {"gradient": None}
         original(loss, **kwargs)
         self._loop.end_backward()
 
@@ -184,7 +184,7 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
         last: Any = transformers.trainer_utils.get_last_checkpoint
         folder = last(self.args.output_dir) if resume_from_checkpoint is True else resume_from_checkpoint
         self.engine_state.timestamp = Timestamp()
-        folder and self._loop.load_state_dict(embed.read_state(Path(folder)))
+        folder and self._loop.load_state_dict(seam.read_state(Path(folder)))
         if self.args.load_best_model_at_end and self.engine_state.algorithms:
             warn("load_best_model_at_end loads weights alone, no averages", CheckpointWarning)
         loop, own, handler = self._loop, self.engine_state, self.callback_handler
@@ -199,10 +199,10 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
         }
         with ExitStack() as patches:
             for name in ("backward", "clip_grad_norm_", "unscale_gradients"):
-                patches.enter_context(embed.patched(self.accelerator, name, getattr(self, f"_{name}")))
+                patches.enter_context(seam.patched(self.accelerator, name, getattr(self, f"_{name}")))
             for name, moment in moments.items():  # before all callbacks
                 before = partial(lambda own, then, *a: (own(*a), then(*a))[1], moment)
-                patches.enter_context(embed.patched(handler, name, before))
+                patches.enter_context(seam.patched(handler, name, before))
             patches.push(lambda _kind, error, _trace: error and loop.undo(error))
             return super().train(resume_from_checkpoint, *args, **kwargs)
 
@@ -214,7 +214,7 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
         if self.args.should_save:
-            embed.write_state(Path(output_dir), self._loop.state_dict())
+            seam.write_state(Path(output_dir), self._loop.state_dict())
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> Any:
         """Log what was logged to the engine, the last value of each name, then `logs`."""
@@ -253,7 +253,7 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
             _check_names("accelerate", ["accelerate.optimizer:AcceleratedOptimizer.optimizer"])
         own.optimizers, own.schedulers = [self.optimizer.optimizer], [self.lr_scheduler]
         own.train_dataloader, own.dataloader, length = loader, loader, length_of(loader)
-        own.dataloader_len = None if length is None else math.ceil(length / args.gradient_accumulation_steps)
+        own.dataloader_len = None if length is None else -(-length // args.gradient_accumulation_steps)  # rounded up
         own.max_duration = Time(f"{state.max_steps}ba" if args.max_steps > 0 or epochs % 1 else f"{epochs:.0f}ep")
         self._loop.fit_start(self._gradients_again if "closure" in own.loop.offers.gives else None)
         own.timestamp.batch_in_epoch == own.dataloader_len and (self._loop.epoch_end(), self._loop.epoch_checkpoint())

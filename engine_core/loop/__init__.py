@@ -14,7 +14,7 @@ from .adapter import (
 )
 from .evaluation import keep_modules, without_trace
 from .loop import (
-    EmbeddedLoop,
+    Loop,
     algorithms_of,
     check_saved,
     load_part,
@@ -32,8 +32,8 @@ from .step import backward_with_first_graph
 __all__ = [
     "Accumulated",
     "BegunEvaluation",
-    "EmbeddedLoop",
     "LogitsLoss",
+    "Loop",
     "Patched",
     "Phase",
     "RunStatus",

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State
-from engine_core.embed import Phase
+from engine_core.loop import Phase
 
-from .embedded import DATA, Loop
+from .own_loops import DATA, OwnLoop
 
 
 def test_a_step_that_is_undone_counts_nowhere() -> None:
@@ -25,7 +25,7 @@ def test_a_step_that_is_undone_counts_nowhere() -> None:
         def apply(self, event: Event, state: State, logger: Logger) -> None:
             heard.append(event.value)
 
-    own = Loop([Halves()])
+    own = OwnLoop([Halves()])
     with own.loop.fitting():
         for batch in DATA[:2]:
             own.loop.take(batch)
@@ -42,7 +42,7 @@ def test_a_step_that_is_undone_counts_nowhere() -> None:
 
 
 def test_a_fit_and_an_evaluation_are_blocks() -> None:
-    own = Loop()
+    own = OwnLoop()
     own.model.eval()
     with pytest.raises(ZeroDivisionError), own.loop.fitting():
         with own.loop.evaluating(own.model, "held") as results:
@@ -72,7 +72,7 @@ class Swaps(Algorithm):
 
 
 def test_several_evaluations_in_a_block_leave_no_trace() -> None:
-    own = Loop([swaps := Swaps()])
+    own = OwnLoop([swaps := Swaps()])
     loop, state = own.loop, own.state
     state.batch, weight = DATA[0], own.model.weight.clone()
     before = torch.get_rng_state()
@@ -101,7 +101,7 @@ def test_where_the_end_of_an_evaluation_fails_its_state_is_there_until_it_is_und
 
         def apply(self, event: Event, state: State, logger: Logger) -> None: ...
 
-    own = Loop([Fails(), swaps := Swaps()])
+    own = OwnLoop([Fails(), swaps := Swaps()])
     with pytest.raises(ZeroDivisionError), own.loop.evaluating(own.model, "held"):
         pass
     assert (swaps.seen, own.state.dataloader_label) == (["held"], None)

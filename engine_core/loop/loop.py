@@ -1,4 +1,4 @@
-"""The EmbeddedLoop: all moments of a loop, and what a checkpoint holds of ours in any loop."""
+"""`Loop`: all moments of a loop, and what a checkpoint holds of ours in any loop."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def load_part(label: str, load_state_dict: Callable[[Any], Any], state: Any) -> 
 
 
 def write_state(folder: Path, tree: Mapping[str, Any]) -> None:
-    """Write what `EmbeddedLoop.state_dict` returned to two files, JSON and tensors; the JSON comes last."""
+    """Write what `Loop.state_dict` returned to two files, JSON and tensors; the JSON comes last."""
     tensors: Tensors = {}
     text = json.dumps(flatten(dict(tree), "engine_core", tensors))
     save(folder / TENSORS, {name: tensor.cpu() for name, tensor in tensors.items()})
@@ -210,7 +210,7 @@ def _states_of(engine: Engine, kind: str, owners: Mapping[str, Any]) -> dict[str
     return states
 
 
-class EmbeddedLoop(StepMoments, EvaluationMoments):
+class Loop(StepMoments, EvaluationMoments):
     """An engine in a training loop, which calls a method at each of its moments.
 
     Methods return what the loop has to use in place of what it gave; a loop that can't says so in its offers. Losses
@@ -238,7 +238,7 @@ class EmbeddedLoop(StepMoments, EvaluationMoments):
         >>> from engine_core.needs import EVERYTHING
         >>> model = torch.nn.Linear(2, 1)
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        >>> loop = EmbeddedLoop(State(model=model, optimizers=[optimizer]), EVERYTHING)
+        >>> loop = Loop(State(model=model, optimizers=[optimizer]), EVERYTHING)
         >>> loop.init()
         >>> loop.fit_start()
         >>> loop.epoch_start()

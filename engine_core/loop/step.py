@@ -33,7 +33,7 @@ class StepMoments:
     """Fires the events of a step, keeps the clock, and guards the closure.
 
     Even an unheard event costs something in a tiny step: of a step's events only those that are heard are fired. For
-    the attributes see `EmbeddedLoop`.
+    the attributes see `Loop`.
     """
 
     engine: Engine

@@ -22,7 +22,7 @@ from ..objective import Loss, Objective, check_loss_fn, check_own_objective
 from ..randomness import check_seed
 from ..registry import as_plugins, installed_version, normalise, required_by
 from ..state import State
-from .loop import EmbeddedLoop
+from .loop import Loop
 
 
 class Accumulated:
@@ -40,7 +40,7 @@ class Accumulated:
         >>> from engine_core.needs import EVERYTHING
         >>> weight = torch.nn.Parameter(torch.ones(()))
         >>> state = engine_core.State(loss_fn=torch.nn.MSELoss(), optimizers=[torch.optim.SGD([weight], lr=0.1)])
-        >>> step = Accumulated(EmbeddedLoop(state, EVERYTHING))
+        >>> step = Accumulated(Loop(state, EVERYTHING))
         >>> step.begin(2)  # batches
         >>> for values in torch.tensor([1.0, 3.0]), torch.tensor([5.0]):
         ...     state.batch, state.outputs = (values, 0 * values), weight * values
@@ -52,7 +52,7 @@ class Accumulated:
         (tensor(11.6667), tensor(23.3333))
     """
 
-    def __init__(self, loop: EmbeddedLoop, summed: Callable[[torch.Tensor], torch.Tensor] | None = None) -> None:
+    def __init__(self, loop: Loop, summed: Callable[[torch.Tensor], torch.Tensor] | None = None) -> None:
         self._loop, self._state, self._summed, self.batches = loop, loop.state, summed, 1
         self._losses: list[Loss] = []
         self._own: Loss | None = None
@@ -256,11 +256,11 @@ def make_loop(
     algorithm_passes: Any = None,
     batches: Batches | None = None,
     **fields: Any,
-) -> EmbeddedLoop:
+) -> Loop:
     """Return a loop for what a user lists: instances, names of installed plugins, and `(name, arguments)` pairs.
 
     Args:
-        offers: what is known of the loop so far; say the rest by `EmbeddedLoop.offer`.
+        offers: what is known of the loop so far; say the rest by `Loop.offer`.
         batches: what a row of a batch is, where its tensors do not tell.
         fields: those of State that are known.
 
@@ -286,7 +286,7 @@ def make_loop(
         **fields,
     )
     logger = Logger(as_plugins("callbacks", loggers, "loggers", rank))
-    return EmbeddedLoop(state, offers, logger=logger, algorithm_passes=algorithm_passes)
+    return Loop(state, offers, logger=logger, algorithm_passes=algorithm_passes)
 
 
 def check_batches(batches: Any) -> Batches:

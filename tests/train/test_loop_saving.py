@@ -8,23 +8,23 @@ from typing import Any
 import pytest
 import torch
 
-from engine_core.embed import read_state, write_state
 from engine_core.errors import CheckpointError
+from engine_core.loop import read_state, write_state
 
-from .embedded import Loop, plugins
+from .own_loops import OwnLoop, plugins
 from .parts import at
 
 
 @pytest.mark.parametrize("stops_at", [2, 3])
 def test_a_resumed_loop_is_the_uninterrupted_one(stops_at: int) -> None:
-    whole = Loop(plugins())
+    whole = OwnLoop(plugins())
     whole.fit(2)
-    first = Loop(plugins(), [at("batch_checkpoint", lambda s: s.timestamp.batch == stops_at and 1 / 0)])
+    first = OwnLoop(plugins(), [at("batch_checkpoint", lambda s: s.timestamp.batch == stops_at and 1 / 0)])
     with pytest.raises(ZeroDivisionError):
         first.fit(2)
     saved, weights = first.loop.state_dict(), first.model.state_dict()
     loaded: list[int] = []
-    second = Loop(plugins(), [at("after_load", lambda state: loaded.append(state.timestamp.batch))])
+    second = OwnLoop(plugins(), [at("after_load", lambda state: loaded.append(state.timestamp.batch))])
     second.model.load_state_dict(weights)
     second.loop.load_state_dict(saved)
     assert second.state.timestamp.batch == 0
@@ -47,7 +47,7 @@ def test_a_resumed_loop_is_the_uninterrupted_one(stops_at: int) -> None:
     ],
 )
 def test_a_state_of_another_run_is_refused_at_once(changes: dict[str, Any], says: str) -> None:
-    own = Loop(plugins())
+    own = OwnLoop(plugins())
     with pytest.raises(CheckpointError, match=says):
         own.loop.load_state_dict({**own.loop.state_dict(), **changes})
     own.fit(1)
@@ -55,16 +55,16 @@ def test_a_state_of_another_run_is_refused_at_once(changes: dict[str, Any], says
 
 
 def test_the_seed_that_was_saved_holds() -> None:
-    saved, other = Loop(plugins()).loop.state_dict(), Loop(plugins())
+    saved, other = OwnLoop(plugins()).loop.state_dict(), OwnLoop(plugins())
     other.state.seed = 99
     other.loop.load_state_dict(saved)
     assert other.state.seed == 1
 
 
 def test_what_was_loaded_for_a_fit_that_failed_to_start_is_not_for_the_next() -> None:
-    own = Loop(plugins())
+    own = OwnLoop(plugins())
     own.fit(1)
-    saved, loaded = own.loop.state_dict(), Loop(plugins())
+    saved, loaded = own.loop.state_dict(), OwnLoop(plugins())
     loaded.loop.load_state_dict(saved)
     loaded.loop.undo(OSError())
     loaded.loop.fit_start()
@@ -72,7 +72,7 @@ def test_what_was_loaded_for_a_fit_that_failed_to_start_is_not_for_the_next() ->
 
 
 def test_it_is_written_to_two_files_and_read_back(tmp_path: Path) -> None:
-    own = Loop(plugins())
+    own = OwnLoop(plugins())
     own.fit(1)
     saved = own.loop.state_dict()
     write_state(tmp_path, saved)

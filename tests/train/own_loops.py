@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State
-from engine_core.embed import EmbeddedLoop
+from engine_core.loop import Loop
 from engine_core.needs import EVERYTHING
 
 from .parts import batches, linear
@@ -17,7 +17,7 @@ from .parts import batches, linear
 DATA = batches(4, 4, 2)
 
 
-class Loop:
+class OwnLoop:
     """What somebody might write: forward, loss, backward, an evaluation after each epoch."""
 
     def __init__(self, algorithms: Sequence[Any] = (), callbacks: Sequence[Any] = ()) -> None:
@@ -31,7 +31,7 @@ class Loop:
             train_dataloader=DATA,
             seed=1,
         )
-        self.loop = EmbeddedLoop(self.state, EVERYTHING)
+        self.loop = Loop(self.state, EVERYTHING)
         self.loop.init()
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         self.state.optimizers = [self.optimizer]

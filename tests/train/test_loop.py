@@ -11,12 +11,12 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from engine_core import Algorithm, AlgorithmMetadata, Callback, Event, Logger, State
-from engine_core.embed import EmbeddedLoop
 from engine_core.errors import ArgumentError, EngineError, UnsupportedError
+from engine_core.loop import Loop
 from engine_core.needs import EVERYTHING
 from engine_core.objective import Objective, check_objective
 
-from .embedded import DATA, Loop, plugins
+from .own_loops import DATA, OwnLoop, plugins
 from .parts import at, trainer, writing_down
 
 
@@ -43,7 +43,7 @@ for _event in Event:
 
 def test_a_loop_of_ones_own_is_the_trainers() -> None:
     position, same = Position(), Position()
-    own = Loop(plugins(), [position])
+    own = OwnLoop(plugins(), [position])
     own.fit(2)
     ours = trainer(
         DATA,
@@ -66,7 +66,7 @@ def test_a_loop_of_ones_own_is_the_trainers() -> None:
 
 def test_all_moments_come_in_order() -> None:
     events: list[str] = []
-    own = Loop(callbacks=[writing_down(events)])
+    own = OwnLoop(callbacks=[writing_down(events)])
     own.fit(1)
     own.loop.close()
     expected: list[str] = []
@@ -77,21 +77,21 @@ def test_all_moments_come_in_order() -> None:
 
 @pytest.mark.parametrize("event", ["fit_start", "before_forward", "batch_end"])
 def test_the_closure_is_for_after_train_batch(event: str) -> None:
-    own = Loop(callbacks=[at(event, lambda state: state.loop.closure())])
+    own = OwnLoop(callbacks=[at(event, lambda state: state.loop.closure())])
     with pytest.raises(EngineError, match="it is for AFTER_TRAIN_BATCH"):
         own.fit(1)
     assert own.state.loop.closure is None
 
 
 def test_without_a_closure_there_is_none() -> None:
-    own, found = Loop(), []
+    own, found = OwnLoop(), []
     own.state.callbacks.append(at("fit_start", lambda state: found.append(state.loop.closure)))
     own.loop.fit_start()
     assert found == [None]
 
 
 def test_a_skipped_step_is_skipped_once() -> None:
-    own = Loop(callbacks=[at("after_train_batch", lambda s: s.timestamp.batch == 1 and s.skip_step())])
+    own = OwnLoop(callbacks=[at("after_train_batch", lambda s: s.timestamp.batch == 1 and s.skip_step())])
     steps: list[int] = []
     own.optimizer.register_step_post_hook(lambda *_: steps.append(own.state.timestamp.batch))
     own.fit(1)
@@ -99,7 +99,7 @@ def test_a_skipped_step_is_skipped_once() -> None:
 
 
 def test_a_step_that_the_loop_makes_all_the_same_is_left_out() -> None:
-    own = Loop()
+    own = OwnLoop()
     own.optimizer.param_groups[0].update(momentum=0.9, weight_decay=0.1)
     own.fit(1)
     weight = own.model.weight.detach().clone()
@@ -117,7 +117,7 @@ def test_where_schedulers_rest_rates_stay_although_the_loop_steps_its_own() -> N
             state.loop.schedulers_paused, own.optimizer.param_groups[0]["lr"] = True, 0.3
 
     rates: list[float] = []
-    own = Loop(callbacks=[at("batch_end", look)])
+    own = OwnLoop(callbacks=[at("batch_end", look)])
     scheduler = torch.optim.lr_scheduler.ExponentialLR(own.optimizer, 0.5)
     own.optimizer.register_step_post_hook(lambda *_: scheduler.step())
     own.fit(1)
@@ -125,7 +125,7 @@ def test_where_schedulers_rest_rates_stay_although_the_loop_steps_its_own() -> N
 
 
 def test_a_stop_ends_after_its_batch() -> None:
-    own = Loop(callbacks=[at("batch_end", lambda state: state.timestamp.batch == 2 and state.stop_training())])
+    own = OwnLoop(callbacks=[at("batch_end", lambda state: state.timestamp.batch == 2 and state.stop_training())])
     own.fit(2)
     assert own.state.timestamp[:3] == (0, 2, 8)
     own.fit(1)
@@ -134,7 +134,7 @@ def test_a_stop_ends_after_its_batch() -> None:
 
 def test_the_end_of_an_epoch_counts_once_until_another_starts() -> None:
     events: list[str] = []
-    own = Loop(callbacks=[writing_down(events, ["epoch_start", "epoch_end"])])
+    own = OwnLoop(callbacks=[writing_down(events, ["epoch_start", "epoch_end"])])
     loop = own.loop
     loop.fit_start()
     for _ in range(2):
@@ -147,7 +147,7 @@ def test_the_end_of_an_epoch_counts_once_until_another_starts() -> None:
 
 def test_schedulers_step_between_the_clock_and_its_event() -> None:
     seen: list[Any] = []
-    own = Loop(callbacks=[at(name, lambda state: seen.append("event")) for name in ("batch_end", "epoch_end")])
+    own = OwnLoop(callbacks=[at(name, lambda state: seen.append("event")) for name in ("batch_end", "epoch_end")])
     own.loop.fit_start()
     own.loop.take(DATA[0])
     own.loop.end_step(lambda before, after: seen.append((before.batch, after.batch)))
@@ -156,7 +156,7 @@ def test_schedulers_step_between_the_clock_and_its_event() -> None:
 
 
 def test_samples_are_those_of_all_batches_of_a_step_as_loaded() -> None:
-    own = Loop(callbacks=[at("after_dataloader", lambda state: setattr(state, "batch", (state.batch[0][:1],)))])
+    own = OwnLoop(callbacks=[at("after_dataloader", lambda state: setattr(state, "batch", (state.batch[0][:1],)))])
     own.loop.fit_start()
     for batch in DATA:
         own.loop.take(batch)
@@ -194,7 +194,7 @@ def test_an_exception_in_an_evaluation_leaves_model_and_state_as_in_training() -
         assert not state.model.weight.any()  # type: ignore[union-attr, operator]
         raise ValueError("boom")
 
-    own = Loop([Swaps()], [at("eval_after_forward", fail)])
+    own = OwnLoop([Swaps()], [at("eval_after_forward", fail)])
     with pytest.raises(ValueError, match="boom"):
         own.fit(1)
     assert own.model.weight.any()
@@ -215,7 +215,7 @@ def test_an_evaluation_can_fail_in_a_fit_that_goes_on() -> None:
         own.loop.undo_evaluation(error)
         failed.append(f"{state.dataloader_label}, {bool(own.model.weight.any())}, {own.loop.status.phase.name}")
 
-    own = Loop([Swaps()], [at("batch_end", evaluate)])
+    own = OwnLoop([Swaps()], [at("batch_end", evaluate)])
     own.fit(1)
     assert failed == ["train, True, TRAINING"] * 3
     assert own.loop.engine.undo(ValueError("nothing is left")) == []
@@ -227,7 +227,7 @@ def test_who_takes_the_loss_is_named() -> None:
 
 
 def test_an_epoch_that_was_undone_starts_again() -> None:
-    own = Loop([Swaps()], [at("before_forward", lambda state: 1 / 0)])
+    own = OwnLoop([Swaps()], [at("before_forward", lambda state: 1 / 0)])
     with pytest.raises(ZeroDivisionError):
         own.fit(1)
     assert own.loop.status.reopens_epoch
@@ -247,7 +247,7 @@ def test_a_microbatch_is_undone_before_the_whole_batch_is_back() -> None:
         def apply(self, event: Event, state: State, logger: Logger) -> None:
             found.append((event.value, len(state.batch[0])))
 
-    own = Loop([Halves()])
+    own = OwnLoop([Halves()])
     own.loop.fit_start()
     own.loop.begin_forward(DATA[2])
     own.loop.undo_microbatch(ValueError())
@@ -255,20 +255,29 @@ def test_a_microbatch_is_undone_before_the_whole_batch_is_back() -> None:
 
 
 def test_what_is_not_offered_is_refused_as_soon_as_it_is_known() -> None:
-    own = Loop(plugins())
+    own = OwnLoop(plugins())
     offers = replace(EVERYTHING, loop="a loop").without("after_train_batch", why="it has none; take one")
     with pytest.raises(
         UnsupportedError, match=r"^Ascends can't work in a loop: no after_train_batch: it has none; take"
     ):
         own.loop.offer(offers)
     with pytest.raises(UnsupportedError):
-        EmbeddedLoop(State(algorithms=plugins()), offers)
+        Loop(State(algorithms=plugins()), offers)
     own.loop.offer(EVERYTHING)
 
 
 def test_the_clock_stands_still_in_an_evaluation() -> None:
-    own = Loop([], [at("eval_start", lambda _: time.sleep(0.3))])
+    own = OwnLoop([], [at("eval_start", lambda _: time.sleep(0.3))])
     began = time.perf_counter()
     own.fit(2)
     assert own.state.timestamp.elapsed_s <= time.perf_counter() - began - 2 * 0.3
     assert own.state.timestamp.epoch == 2
+
+
+def test_the_former_names_lead_to_the_loop_and_say_so() -> None:
+    from engine_core import embed  # noqa: PLC0415
+
+    with pytest.warns(DeprecationWarning, match=r"engine_core\.embed is engine_core\.loop now: import Loop"):
+        assert embed.EmbeddedLoop is Loop
+    with pytest.raises(AttributeError, match="'Lop'"):
+        _ = embed.Lop
