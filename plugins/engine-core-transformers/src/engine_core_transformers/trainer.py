@@ -67,7 +67,7 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
         own, listed = self.args, {"algorithms": algorithms, "callbacks": engine_callbacks, "loggers": engine_loggers}
         fields = {"device": own.device, "seed": own.seed, "rank": own.process_index, "world_size": own.world_size}
         fields["precision"] = "amp_bf16" if own.bf16 else "amp_fp16" if own.fp16 else "fp32"
-        fields["max_duration"] = f"{own.max_steps}ba" if own.max_steps > 0 else f"{math.ceil(own.num_train_epochs)}ep"
+        fields["max_duration"] = f"{own.max_steps}ba" if own.max_steps > 0 else f"{-(-own.num_train_epochs // 1):.0f}ep"
         fields |= {"objective": self._objective or ModelLoss(targets=label_key), "batches": batches}
         offers = offers_of(transformers.__version__, own, self._objective)
         self._loop = seam.make_loop(offers, algorithm_passes=algorithm_passes, **listed, **fields)
@@ -172,7 +172,7 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
 
     def _clip_grad_norm_(self, original: Callable[..., Any], parameters: Any, max_norm: float, **kwargs: Any) -> Any:
         norm = original(parameters, max_norm, **kwargs)
-        self.engine_state.gradient_norm = norm if max_norm < math.inf else None  # then it is only measured
+        self.engine_state.gradient_norm = norm if max_norm < torch.inf else None  # then it is only measured
         return norm
 
     def _unscale_gradients(self, original: Any, *args: Any) -> None:
