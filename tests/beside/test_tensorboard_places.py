@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -26,10 +27,11 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExc
 
 
 @pytest.fixture
-def disk() -> Iterator[Any]:
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Return a function that lets no file of this process grow beyond a few bytes, until it is called with False."""
     resource = pytest.importorskip("resource")
     former = resource.getrlimit(resource.RLIMIT_FSIZE)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # the limit would cut it
 
     def is_full(full: bool, size: int = 20) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (size if full else former[0], former[1]))

@@ -56,11 +56,11 @@ PLACE = Place(SourceFile("run.yaml", Node({"model": Node(None, 7)})), ("model",)
 
 
 @pytest.fixture
-def parts(install):
+def fades(install):
     install(
         "fade-plugin",
-        {"algorithms": {"fade": "parts:Fade"}, "callbacks": {"watch": "parts:Watch", "keep": "parts:Keep"}},
-        {"parts": PARTS},
+        {"algorithms": {"fade": "fades:Fade"}, "callbacks": {"watch": "fades:Watch", "keep": "fades:Keep"}},
+        {"fades": PARTS},
     )
 
 
@@ -69,57 +69,57 @@ def config(**sections):
     return Config(model=target, data=target, optimizer=target, **sections)
 
 
-def test_build_calls_the_target_with_its_arguments(parts):
-    assert build(Target(target="parts:Fade", args={"speed": 3}), PLACE).speed == 3
+def test_build_calls_the_target_with_its_arguments(fades):
+    assert build(Target(target="fades:Fade", args={"speed": 3}), PLACE).speed == 3
 
 
-def test_a_target_may_lie_in_a_class(parts):
-    assert build(Target(target="parts:Fade.metadata.model_dump"), PLACE)["tags"] == ()
+def test_a_target_may_lie_in_a_class(fades):
+    assert build(Target(target="fades:Fade.metadata.model_dump"), PLACE)["tags"] == ()
 
 
-def test_a_factory_gets_its_argument_first(parts):
-    assert make_factory(Target(target="parts:step", args={"rate": 2}), PLACE)("p") == ("p", 2)
+def test_a_factory_gets_its_argument_first(fades):
+    assert make_factory(Target(target="fades:step", args={"rate": 2}), PLACE)("p") == ("p", 2)
 
 
-def test_what_comes_later_may_be_missing_from_a_factorys_arguments(parts):
-    section = Target(target="parts:step", args={})
+def test_what_comes_later_may_be_missing_from_a_factorys_arguments(fades):
+    section = Target(target="fades:step", args={})
     assert make_factory(section, PLACE, "rate", "unknown")("p", rate=3) == ("p", 3)
     with pytest.raises(ConfigError, match="missing a required argument: 'rate'"):
         make_factory(section, PLACE)
 
 
-def test_bind_instantiates_classes_and_leaves_functions(parts):
-    turn = bind(Target(target="parts:turn", args={"by": 2}), PLACE)
+def test_bind_instantiates_classes_and_leaves_functions(fades):
+    turn = bind(Target(target="fades:turn", args={"by": 2}), PLACE)
     assert (type(turn), turn.keywords) == (functools.partial, {"by": 2})
-    assert bind(Target(target="parts:turn"), PLACE).__name__ == "turn"
-    assert type(bind(Target(target="parts:Fade"), PLACE)).__name__ == "Fade"
+    assert bind(Target(target="fades:turn"), PLACE).__name__ == "turn"
+    assert type(bind(Target(target="fades:Fade"), PLACE)).__name__ == "Fade"
 
 
-def test_what_a_row_is_can_be_said_and_one_path_stands_for_a_list(parts):
+def test_what_a_row_is_can_be_said_and_one_path_stands_for_a_list(fades):
     assert build_batches(config()) == Batches()
     said = build_batches(
-        config(batches={"shared": "temperature", "per_row": [0, "meta.boxes"], "tokens": "parts:step"})
+        config(batches={"shared": "temperature", "per_row": [0, "meta.boxes"], "tokens": "fades:step"})
     )
     assert (said.shared, said.per_row, said.tokens.__name__) == (("temperature",), (0, "meta.boxes"), "step")
     assert build_batches(config(batches={"dim": {0: 1, "y": -1}})) == Batches(dim={0: 1, "y": -1})
     with pytest.raises(ConfigError, match=r"batches: Batches: samples says what all rows are, so leave out shared"):
         build_batches(config(batches={"samples": True, "shared": [0]}))
-    with pytest.raises(ConfigError, match=r"batches\.count: 'parts' has no attribute 'number_of'"):
-        build_batches(config(batches={"count": "parts:number_of"}))
+    with pytest.raises(ConfigError, match=r"batches\.count: 'fades' has no attribute 'number_of'"):
+        build_batches(config(batches={"count": "fades:number_of"}))
 
 
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("pats:Fade", "run.yaml:7: model: there is no module 'pats'; did you mean 'parts'?"),
+        ("fads:Fade", "run.yaml:7: model: there is no module 'fads'; did you mean 'fades'?"),
         ("email.mim:Fade", "run.yaml:7: model: there is no module 'email.mim'; did you mean 'email.mime'?"),
-        ("parts:Fad", "run.yaml:7: model: 'parts' has no attribute 'Fad'; did you mean 'Fade'?"),
-        ("parts:Fade.xyz", "run.yaml:7: model: 'Fade' has no attribute 'xyz'"),
-        ("parts:number", "run.yaml:7: model: 'parts:number' is not a class or function: it is 3"),
-        ("parts:step", "run.yaml:7: model.args: step: missing a required argument: 'parameters'"),
+        ("fades:Fad", "run.yaml:7: model: 'fades' has no attribute 'Fad'; did you mean 'Fade'?"),
+        ("fades:Fade.xyz", "run.yaml:7: model: 'Fade' has no attribute 'xyz'"),
+        ("fades:number", "run.yaml:7: model: 'fades:number' is not a class or function: it is 3"),
+        ("fades:step", "run.yaml:7: model.args: step: missing a required argument: 'parameters'"),
     ],
 )
-def test_a_target_that_cannot_be_called_is_reported_with_its_place(parts, target, message):
+def test_a_target_that_cannot_be_called_is_reported_with_its_place(fades, target, message):
     with pytest.raises(ConfigError) as caught:
         build(Target(target=target), PLACE)
     assert str(caught.value) == message
@@ -134,15 +134,15 @@ def test_a_target_that_cannot_be_called_is_reported_with_its_place(parts, target
         ({"speed": "x"}, "run.yaml:7: model: Fade: '<' not supported between instances of 'str' and 'int' (at "),
     ],
 )
-def test_refused_arguments_are_reported_with_their_place(parts, arguments, message):
+def test_refused_arguments_are_reported_with_their_place(fades, arguments, message):
     with pytest.raises(ConfigError) as caught:
-        build(Target(target="parts:Fade", args=arguments), PLACE)
+        build(Target(target="fades:Fade", args=arguments), PLACE)
     assert str(caught.value).startswith(message)
 
 
-def test_a_crash_in_the_users_code_keeps_its_type_and_gets_a_note(parts):
+def test_a_crash_in_the_users_code_keeps_its_type_and_gets_a_note(fades):
     with pytest.raises(KeyError) as caught:
-        build(Target(target="parts:crash"), PLACE)
+        build(Target(target="fades:crash"), PLACE)
     assert caught.value.__notes__ == ["raised while making what run.yaml:7: model describes"]
 
 
@@ -153,24 +153,24 @@ def test_a_missing_import_inside_the_users_module_is_a_crash(install):
     assert caught.value.__notes__ == ["raised while importing 'odd_module' for run.yaml:7: model"]
 
 
-def test_algorithms_come_by_name_and_by_target(parts):
-    listed = [{"name": "fade", "args": {"speed": 2}}, {"target": "parts:Fade"}]
+def test_algorithms_come_by_name_and_by_target(fades):
+    listed = [{"name": "fade", "args": {"speed": 2}}, {"target": "fades:Fade"}]
     assert [algorithm.speed for algorithm in build_algorithms(config(algorithms=listed))] == [2, 1]
 
 
-def test_an_unknown_plugin_is_found_before_anything_is_imported(parts):
+def test_an_unknown_plugin_is_found_before_anything_is_imported(fades):
     with pytest.raises(ConfigError, match=r"^algorithms\[1\]: 'fad' is not among .*; did you mean 'fade'\?$"):
         check_plugins(config(algorithms=["fade", "fad"]))
 
 
-def test_an_unmet_requirement_is_reported_with_its_place(parts):
+def test_an_unmet_requirement_is_reported_with_its_place(fades):
     with pytest.raises(
         ConfigError, match=r"^require_plugins\[0\]: fade-plugin>=2 is required, but .* 1\.0 is installed; "
     ):
         check_plugins(config(require_plugins=["fade-plugin>=2"]))
 
 
-def test_a_disabled_distribution_does_not_meet_a_requirement(parts, monkeypatch):
+def test_a_disabled_distribution_does_not_meet_a_requirement(fades, monkeypatch):
     monkeypatch.setenv("ENGINE_CORE_PLUGINS", "")
     with pytest.raises(
         ConfigError, match=r"^require_plugins\[0\]: fade-plugin is required, but fade-plugin 1.0 is disabled"
@@ -178,7 +178,7 @@ def test_a_disabled_distribution_does_not_meet_a_requirement(parts, monkeypatch)
         check_plugins(config(require_plugins=["fade-plugin"]))
 
 
-def test_a_logger_belongs_under_loggers(parts):
+def test_a_logger_belongs_under_loggers(fades):
     assert isinstance(build_listeners(config(loggers=["keep"]), "loggers")[0], LoggerDestination)
     with pytest.raises(ConfigError, match=r"^callbacks\[0\]: Keep is a logger; list it under loggers$"):
         build_listeners(config(callbacks=["keep"]), "callbacks")
@@ -186,10 +186,10 @@ def test_a_logger_belongs_under_loggers(parts):
         build_listeners(config(loggers=["watch"]), "loggers")
 
 
-def test_passes_keep_their_index_and_the_order_comes_last(parts):
+def test_passes_keep_their_index_and_the_order_comes_last(fades):
     given = config(
         algorithms=["fade"],
-        passes=[{"target": "parts:turn", "index": 0}],
+        passes=[{"target": "fades:turn", "index": 0}],
         order={"init": ["fade"]},
     )
     passes = build_passes(given, build_algorithms(given))
@@ -201,7 +201,7 @@ def test_a_pass_that_runs_anyway_is_refused():
         build_passes(config(passes=["set_filo_order"]), [])
 
 
-def test_an_unknown_name_in_the_order_is_refused(parts):
+def test_an_unknown_name_in_the_order_is_refused(fades):
     given = config(algorithms=["fade"], order={"init": ["Fade", "fad"]})
     with pytest.raises(
         ConfigError, match=r"^order.init\[1\]: 'fad' is not one of this config's .*; did you mean 'fade'\?$"

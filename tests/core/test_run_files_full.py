@@ -17,10 +17,11 @@ def steps(folder):
 
 
 @pytest.fixture
-def limited():
+def limited(monkeypatch):
     """Return a function that limits the size of files in bytes, until the test ends or it is given None."""
     resource = pytest.importorskip("resource")
     former = resource.getrlimit(resource.RLIMIT_FSIZE)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # the limit would cut it
 
     def limit(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, (former[0] if size is None else size, former[1]))

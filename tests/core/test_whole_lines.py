@@ -37,7 +37,9 @@ with Engine(state, Logger([files])) as engine:
 
 def steps_after_a_disk_was_full(folder, name):
     """Let a file not grow by more than 9 bytes at steps 3 and 4, and return the steps in both files."""
-    done = subprocess.run([sys.executable, "-c", PROGRAM, folder, name], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", PROGRAM, folder, name], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("DestinationWarning: logger destination RunFiles can't write in") == 1
     assert "([Errno 27] File too large); training continues" in done.stderr

@@ -119,7 +119,7 @@ def folders(tmp_path_factory):
             shutil.copy(ROOT / "tests" / "old_run" / name, place)
         patch.chdir(place)
         patch.setattr(sys, "path", [*sys.path])
-        patch.setattr("engine_core.run.diary.PROGRESS_EVERY", 5)
+        patch.setattr("engine_core.run.folder.PROGRESS_EVERY", 5)
         changes = [
             "loss={target: 'own:coupled'}",
             "metrics={zero: {target: 'own:Zero'}}",

@@ -46,7 +46,7 @@ def train(folder, **environment):
     (folder / "full.py").write_text(MODULE)
     (folder / "run.yaml").write_text(CONFIG)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(folder), **environment}
-    command = [sys.executable, "-m", "engine_core", "train", "run.yaml", "--out", "out"]
+    command = [sys.executable, "-B", "-m", "engine_core", "train", "run.yaml", "--out", "out"]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 

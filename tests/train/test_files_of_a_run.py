@@ -188,7 +188,16 @@ def test_nothing_that_is_logged_harms_a_run(tmp_path):
 def test_a_full_disk_at_the_start_is_one_line_and_leaves_nothing(train, tmp_path):
     (tmp_path / "run.yaml").write_text(CONFIG)
     train("--check")  # writes the module
-    command = [sys.executable, "-m", "engine_core", "train", "run.yaml", "--out", "full"]
+    command = [
+        sys.executable,
+        "-B",
+        "-m",
+        "engine_core",
+        "train",
+        "run.yaml",
+        "--out",
+        "full",
+    ]  # the limit would cut the bytecode of what is imported
     limited = ["bash", "-c", 'ulimit -f 1; exec "$@"', "limited", *command]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run(limited, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)

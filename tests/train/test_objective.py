@@ -200,7 +200,7 @@ def test_what_a_scalar_counts_is_said_or_rows(count: Any, expected: Any) -> None
 
 @pytest.mark.parametrize("count", [lambda o, t: None, lambda o, t: True, lambda o, t: torch.ones(2)])
 def test_a_count_that_is_no_number_is_refused(count: Any) -> None:
-    with pytest.raises(ArgumentError, match=r"count\(outputs, targets\) returned .* it has to be a number"):
+    with pytest.raises(ArgumentError, match=r"count\(outputs, targets\) returned .* not a number or a scalar tensor"):
         Objective(lambda o, t: o.mean(), count=count).loss(None, linear()(X), (X, LABELS))
 
 
