@@ -48,7 +48,7 @@ def said(tmp_path_factory):
     """Return what pytest says of these tests."""
     folder = tmp_path_factory.mktemp("author")
     (folder / "test_halve.py").write_text(TESTS)
-    plugin = ["--color=no", "-p", "no:engine_core_author", "-p", "engine_core_author.pytest_plugin"]
+    plugin = ["--color=no", "-p", "no:engine_core", "-p", "engine_core_author.pytest_plugin"]
     chosen = "test_writes_declared or test_metadata or test_restores or test_batches or test_order"
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *plugin, "-rs", "-k", chosen]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False).stdout
