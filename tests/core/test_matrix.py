@@ -80,7 +80,7 @@ def test_without_torch_the_tests_of_the_core_and_of_what_is_installed_are_run(
     files = [file for path in own for file in matrix.ROOT.glob(f"{path}/test_*.py")]
     files += [matrix.ROOT / path for path in own if path.endswith(".py")]
     assert len(files) > 20
-    assert not any("import torch" in file.read_text().splitlines() for file in files)
+    assert not any("import torch" in file.read_text(encoding="utf-8").splitlines() for file in files)
 
 
 @pytest.mark.parametrize(("ring", "at_floors"), RUNS)
