@@ -59,8 +59,7 @@ NOT_AT_FLOORS = [*OF_THE_TEXT, "tests/core/test_explain_printing.py"]
 # At the floors torch is the same. So of the training tests only those that use another dependency run there.
 AT_FLOORS = [f"tests/train/test_{name}*.py" for name in (
     "api1", "bad_input", "checkpoint_files", "checkpoint_h", "checkpoint_s", "checkpoint_t", "cli", "destinations",
-    "explain", "import", "logging", "metrics", "names", "order_of_a_fit", "run_folder",
-    "signature",
+    "explain", "import", "logging", "metrics", "names", "order_of_a_fit", "run_folder", "signature",
 )]  # fmt: skip
 # Of the tests of PARTS: those that need no torch, and those that run at the floors.
 OF_PARTS_WITHOUT_TORCH = ["plugins/engine-core-report/tests", *(

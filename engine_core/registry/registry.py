@@ -319,7 +319,7 @@ def _why_disabled(record: PluginRecord, environ: Mapping[str, str], distribution
     """If an item is ambiguous, the stricter meaning counts: a distribution's name allows only that distribution."""
     allowed, denied = environ.get(ALLOW), environ.get(DENY, "")
     others = distributions - {record.distribution}
-    # A command runs only where somebody types it, such as the one that examines what is disabled.
+    # A command runs only where it is typed, and the one that examines plugins has to work under any list.
     if allowed is not None and record.kind != "commands" and not (_called(record) - others) & _listed(allowed):
         return f"{ALLOW} allows only {allowed!r}"
     return f"listed in {DENY}" if _called(record) & _listed(denied) else ""

@@ -116,8 +116,8 @@ def load_model(
             them means the folder that it is in.
         model: a module with the architecture of the training, or what makes one; None: what the run's config names.
         weights: `evaluated`, which are the average where an algorithm kept one, or `trained`.
-        trust: without `model`, import and call what the config in the folder names: that runs code that whoever wrote
-            the folder chose.
+        trust: without `model`, import and call what the config in the folder names, which runs code that the
+            folder's author chose.
 
     Raises:
         ArgumentError: (a ValueError) for an impossible value of `weights`.
@@ -187,7 +187,7 @@ def evaluate(
         data: the label of the one loader to evaluate on; None: all of them.
         device: overrides the config's.
         weights: `evaluated`, which are the average where an algorithm kept one, or `trained`.
-        trust: without `config`, import and call what the run's own names: that runs code that whoever wrote the folder
+        trust: without `config`, import and call what the run's own names, which runs code that the folder's author
             chose.
 
     Raises:

@@ -112,8 +112,8 @@ def predictions(session: Session, loader: Iterable[Any]) -> Generator[Any, None,
 def _predict(session: Session, loader: Iterable[Any]) -> Generator[Any, None, None]:
     """Yield the outputs of each batch; when this is exhausted, closed or fails, everything is as before.
 
-    Whoever takes them has torch's modes and the global generators as they would be without this, in between too. A
-    first signal during a batch ends this after it, one in between at once.
+    In between, the caller has torch's grad mode and the global generators as they would be without this. A first signal
+    during a batch ends this after it, one in between at once.
     """
     session.status.check_can("predict")
     state, seam, eval_timestamp = session.state, session.seam, session.state.eval_timestamp

@@ -268,7 +268,7 @@ def resume_feed(session: Session, content: Checkpoint) -> None:
     parts = saved["ranks"] or []
     own = part_of_rank(parts, state.ranks) if state.world_size > 1 else None
     was_local, is_local = any("feed" in part for part in parts), session.feed.is_local
-    is_alone = state.world_size == 1 and not parts  # and was: it has the rows of all, whoever deals them
+    is_alone = state.world_size == 1 and not parts  # and was: it has the rows of all
     is_same = is_alone or (was_local == is_local and (own is not None or not is_local))
     if saved["feed"]["in_epoch"] and not is_same:
         now = "gives each rank its own rows" if is_local else "gives the rows of all ranks"

@@ -43,7 +43,7 @@ def take_snapshot(session: Session, *, whole: bool = False) -> Checkpoint:
     tensors: dict[str, torch.Tensor | TensorSlice] = {}
     state = flatten(parts, "", tensors)
     copied = _copies(tensors)
-    with at_evaluation(session.state.optimizers):  # whoever reads the weights alone gets those; see `training_point`
+    with at_evaluation(session.state.optimizers):  # for readers of the weights alone; see `training_point`
         weights = _of_rank(weights_of(model), session, whole=whole)
         for name, value in weights.items():
             check_tensor(value.tensor if isinstance(value, TensorSlice) else value, f"model.{name}")
