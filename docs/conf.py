@@ -50,7 +50,7 @@ nitpicky = True
 nitpick_ignore_regex = [("py:.*", r"(torch|collections|contextlib|typing|types|pathlib|os|pluggy|pydantic)\..*|Path")]
 nitpick_ignore_regex += [  # type variables, aliases, and types that users receive but do not create
     ("py:class", r"engine_core\.(passes\.contract\.[PT]|passes\.member\.Member)|engine_core_author\.rules\.Rule"),
-    ("py:class", r"engine_core\.(passes\.pass_list\.PassList|registry\.registry\.Identity|loggers\.waiting\.T)"),
+    ("py:class", r"engine_core\.(passes\.pass_list\.PassList|registry\.registry\.Identity|loggers\.values\.T)"),
     ("py:class", r"engine_core\.registry\.distributions\.(EntryPoint|Installed)"),
     ("py:class", r"engine_core\.(config\.reading\.Place|callbacks\.profiler\.Span|loop\.status\.(Phase|RunStatus))"),
     ("py:class", r"engine_core\.(logger\.Destination|batch\.items\.HasBatch)"),
