@@ -221,10 +221,21 @@ class Timestamp(NamedTuple):
     def to_next_batch(self, samples: int = 0, tokens: int = 0, duration_s: float = 0.0) -> Timestamp:
         """Return the position one batch later."""
         epoch, batch, sample, token, batch_in_epoch, sample_in_epoch, token_in_epoch, elapsed_s, in_epoch_s = self
-        totals = epoch, batch + 1, sample + samples, token + tokens
-        within = batch_in_epoch + 1, sample_in_epoch + samples, token_in_epoch + tokens
-        position = totals + within + (elapsed_s + duration_s, in_epoch_s + duration_s)
-        return tuple.__new__(Timestamp, position)  # runs every step: saves the Python frame of Timestamp(...)
+        # Runs every step: one tuple, and no Python frame of Timestamp(...).
+        return tuple.__new__(
+            Timestamp,
+            (
+                epoch,
+                batch + 1,
+                sample + samples,
+                token + tokens,
+                batch_in_epoch + 1,
+                sample_in_epoch + samples,
+                token_in_epoch + tokens,
+                elapsed_s + duration_s,
+                in_epoch_s + duration_s,
+            ),
+        )
 
     def to_next_epoch(self) -> Timestamp:
         """Return the position at the start of the next epoch."""
@@ -271,6 +282,6 @@ class Interval:
 def length_named(name: str, value: Time | str) -> Time:
     """Return an argument as a length; an error names it."""
     try:
-        return Time(value)
+        return value if isinstance(value, Time) else Time(value)
     except (ArgumentError, ArgumentTypeError) as error:
         raise type(error)(f"{name}: {error}") from None

@@ -229,18 +229,18 @@ class StepMoments:
             self.status.phase = Phase.STEPPING
 
     def _look_at_lengths(self) -> None:
-        """Find out in which units lengths are, before the first batch of a fit."""
-        self._in_rows, self._in_tokens = (self._lengths_in(unit) for unit in (TimeUnit.SAMPLE, TimeUnit.TOKEN))
-        self._counts_tokens = bool(self._in_tokens) or self.state.batches.tokens is not None
-
-    def _lengths_in(self, unit: TimeUnit) -> str:
-        """Return the lengths of training in a unit, each with its name."""
+        """Find out which lengths of training are in rows and in tokens, before the first batch of a fit."""
         state = self.state
         found = {"max_duration": state.max_duration, **self.lengths}
         for plugin in (*state.algorithms, *state.callbacks):
             own = getattr(plugin, "__dict__", {})
             found |= {f"{type(plugin).__name__}'s {name.lstrip('_')}": value for name, value in own.items()}
-        return join_words([f"{name}={str(time)!r}" for name, time in _times(found) if time.unit is unit])
+        times = _times(found)
+        self._in_rows, self._in_tokens = (
+            join_words([f"{name}={str(time)!r}" for name, time in times if time.unit is unit])
+            for unit in (TimeUnit.SAMPLE, TimeUnit.TOKEN)
+        )
+        self._counts_tokens = bool(self._in_tokens) or state.batches.tokens is not None
 
     def _pass_over(self, refusal: ArgumentError) -> None:
         """Go on without the rows of a batch, if nothing needs them; a warning says so, once in a run."""
