@@ -1,139 +1,99 @@
-"""EMA's half-life and its start: against the recurrence written by hand, and resumed."""
+"""EMA's half-life, start and warm-up against the recurrence written by hand; resumed; the average that starts late."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from optim_parts import Recorder, make_trainer, pause_after, same
+from parts import batches
 from torch import nn
-from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
 
-from engine_core import Callback, Engine, Event, Logger, State, Time, Trainer
+from engine_core import Engine, Event, Logger, State, Time
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
+from engine_core.examples.digits import DigitsNet, make_loader
 from optim_plugin import EMA
 
 
-def make_data(batches: int = 4) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    generator = torch.Generator().manual_seed(5)
-    return [
-        (torch.randn(8, 4, generator=generator), torch.randint(0, 3, (8,), generator=generator)) for _ in range(batches)
-    ]
-
-
-class Recorder(Callback):
-    """The weight after each batch, what each evaluation sees, and how many updates there were until then."""
-
-    def __init__(self) -> None:
-        self.steps: list[torch.Tensor] = []
-        self.evaluated: list[torch.Tensor] = []
-
-    def batch_end(self, state: Any, logger: Logger) -> None:
-        self.steps.append(state.model.weight.detach().clone())
-
-    def eval_batch_end(self, state: Any, logger: Logger) -> None:
-        self.evaluated.append(state.model.weight.detach().clone())
-
-
-def make_trainer(ema: EMA, *callbacks: Any, **settings: Any) -> Trainer:
+def train(ema: EMA, *callbacks: Any, **settings: Any) -> EMA:
+    """Train for 12 batches of 8 rows, 4 in an epoch."""
     torch.manual_seed(1)
-    model = nn.Linear(4, 3)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    given = {"max_duration": "3ep", "loss_fn": F.cross_entropy, "optimizers": optimizer, "device": "cpu", "seed": 1}
-    return Trainer(model, make_data(), algorithms=ema, callbacks=callbacks, **{**given, **settings})
-
-
-def run(ema: EMA, **settings: Any) -> tuple[Recorder, torch.Tensor]:
-    recorder = Recorder()
-    with make_trainer(ema, recorder, **settings) as trainer:
+    with make_trainer(ema, *callbacks, model=nn.Linear(4, 3), **{"max_duration": "3ep", **settings}) as trainer:
         trainer.fit()
-    return recorder, ema.averaged_state_dict()["weight"]
+    return ema
 
 
 @pytest.mark.filterwarnings("ignore:the average of ema:UserWarning")
 @pytest.mark.parametrize(
-    ("half_life", "interval", "decay", "updates"),
+    ("arguments", "decay", "first", "updates"),
     [
-        ("1ba", "1ba", 0.5, range(1, 12)),
-        ("2ba", "1ba", 0.5**0.5, range(1, 12)),
-        ("2ba", "4ba", 0.25, [3, 7, 11]),
-        ("1ep", "1ep", 0.5, [3, 7, 11]),
-        (Time("32sp"), "16sp", 0.5**0.5, [1, 3, 5, 7, 9, 11]),
+        ({"half_life": "1ba"}, 0.5, 0, range(1, 12)),
+        ({"half_life": "2ba", "update_interval": "4ba"}, 0.25, 0, [3, 7, 11]),
+        ({"half_life": Time("32sp"), "update_interval": "16sp"}, 0.5**0.5, 0, [1, 3, 5, 7, 9, 11]),
+        ({"decay": 0.75, "ema_start": "0dur"}, 0.75, 0, range(1, 12)),
+        ({"decay": 0.75, "ema_start": "5ba", "update_interval": "3ba"}, 0.75, 4, [5, 8, 11]),
+        ({"decay": 0.75, "ema_start": "1ep", "update_interval": "1ep"}, 0.75, 3, [7, 11]),
+        ({"decay": 0.75, "ema_start": Time("0.4dur")}, 0.75, 4, range(5, 12)),
+        ({"decay": 0.75, "ema_start": "33sp"}, 0.75, 4, range(5, 12)),
     ],
+    ids=str,
 )
-def test_what_is_in_the_average_counts_half_after_a_half_life(
-    half_life: Any, interval: str, decay: float, updates: Any
+@pytest.mark.parametrize("warmup", [False, True])
+def test_the_average_starts_where_it_is_told_to_and_moves_on_by_its_decay_which_the_warm_up_limits(
+    arguments: Any, decay: float, first: int, updates: Any, warmup: bool
 ) -> None:
-    recorder, average = run(EMA(half_life=half_life, update_interval=interval, warmup=False))
-    expected = recorder.steps[0]
-    for step in updates:
-        expected = decay * expected + (1 - decay) * recorder.steps[step]
+    """After batch `first` of 12, 4 in each epoch, counted from 0. The warm-up is TensorFlow's formula."""
+    recorder = Recorder()
+    average = train(EMA(**arguments, warmup=warmup), recorder).averaged_state_dict()["weight"]
+    expected = recorder.steps[first]["weight"]
+    for t, step in enumerate(updates):
+        kept = min(decay, (1 + t) / (10 + t)) if warmup else decay
+        expected = kept * expected + (1 - kept) * recorder.steps[step]["weight"]
     torch.testing.assert_close(average, expected)
 
 
-@pytest.mark.filterwarnings("ignore:the average of ema:UserWarning")
-@pytest.mark.parametrize(
-    ("start", "interval", "first", "updates"),
-    [
-        ("5ba", "1ba", 4, range(5, 12)),
-        ("5ba", "3ba", 4, [5, 8, 11]),
-        ("1ep", "1ba", 3, range(4, 12)),
-        ("1ep", "1ep", 3, [7, 11]),
-        ("0.5dur", "1ba", 5, range(6, 12)),
-        (Time("0.4dur"), "1ba", 4, range(5, 12)),
-        ("33sp", "1ba", 4, range(5, 12)),
-    ],
-)
-def test_the_average_starts_as_the_weights_where_it_is_told_to(
-    start: Any, interval: str, first: int, updates: Any
-) -> None:
-    """After batch `first` of 12, 4 in each epoch, counted from 0."""
-    recorder, average = run(EMA(0.75, interval, ema_start=start, warmup=False))
-    expected = recorder.steps[first]
-    for step in updates:
-        expected = 0.75 * expected + 0.25 * recorder.steps[step]
-    torch.testing.assert_close(average, expected)
-
-
-def test_until_then_there_is_no_average_and_evaluation_sees_the_weights() -> None:
+def test_until_the_start_there_is_no_average_and_evaluation_sees_the_weights() -> None:
     ema, recorder = EMA(0.5, ema_start="5ba", warmup=False), Recorder()
-    with make_trainer(ema, recorder, eval_dataloader=make_data(1), eval_interval="2ba") as trainer:
+    how = {"max_duration": "3ep", "eval_dataloader": batches(8), "eval_interval": "2ba"}
+    with make_trainer(ema, recorder, model=nn.Linear(4, 3), **how) as trainer:
         trainer.fit("4ba")
         assert ema.state_dict() == {} and ema.averaged_state_dict() is None
         trainer.fit("2ba")
-    steps = recorder.steps
-    assert torch.equal(recorder.evaluated[0], steps[1]) and torch.equal(recorder.evaluated[1], steps[3])
-    torch.testing.assert_close(recorder.evaluated[2], (steps[4] + steps[5]) / 2)
+    steps = [step["weight"] for step in recorder.steps]
+    seen = [evaluated["weight"] for evaluated in recorder.evaluated]
+    assert torch.equal(seen[0], steps[1]) and torch.equal(seen[1], steps[3])
+    torch.testing.assert_close(seen[2], (steps[4] + steps[5]) / 2)
 
 
-def test_a_start_at_0_is_the_first_batch() -> None:
-    averages = [run(EMA(0.5, ema_start=start))[1] for start in ("0ba", "0dur", "0ep")]
-    assert torch.equal(averages[0], averages[1]) and torch.equal(averages[0], averages[2])
+@pytest.mark.parametrize(
+    ("arguments", "stop"),
+    [
+        ({}, 1),
+        ({"ema_start": "5ba"}, 4),
+        ({"ema_start": "5ba"}, 6),
+        ({"ema_start": "1ep", "half_life": "3ba"}, 4),
+        ({"ema_start": "1ep", "update_interval": "1ep"}, 6),
+    ],
+    ids=str,
+)
+def test_a_resumed_run_has_the_same_average_and_warm_up(tmp_path: Path, stop: int, arguments: Any) -> None:
+    whole = train(EMA(**arguments)).state_dict()
+    train(EMA(**arguments), CheckpointSaver(tmp_path, interval="100ep"), pause_after(stop))
+    resumed = train(EMA(**arguments), load_path=tmp_path).state_dict()
+    assert same(whole["average"], resumed["average"]) and whole["count"] == resumed["count"]
 
 
-class StopAt(Callback):
-    def __init__(self, batch: int) -> None:
-        self.batch = batch
-
-    def batch_end(self, state: Any, logger: Logger) -> None:
-        if state.timestamp.batch == self.batch:
-            state.pause_training()
-
-
-@pytest.mark.parametrize("stop", [3, 4, 5, 6, 8])
-@pytest.mark.parametrize("arguments", [{"ema_start": "5ba"}, {"ema_start": "1ep", "half_life": "3ba"}], ids=str)
-def test_a_resumed_run_has_the_same_average(tmp_path: Path, stop: int, arguments: Any) -> None:
-    def train(folder: str, *callbacks: Any, **settings: Any) -> dict[str, torch.Tensor]:
-        ema = EMA(**arguments)
-        saver = CheckpointSaver(tmp_path / folder, interval="100ep")
-        with make_trainer(ema, saver, *callbacks, **settings) as trainer:
-            trainer.fit()
-        return ema.state_dict().get("average", {})  # type: ignore[no-any-return]
-
-    whole = train("whole")
-    train("parts", StopAt(stop))
-    resumed = train("parts", load_path=tmp_path / "parts")
-    assert whole.keys() == resumed.keys() == {"weight", "bias"}
-    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+def test_an_average_saved_before_there_was_a_warm_up_is_kept() -> None:
+    """It has been updated many times, so the decay of the next update is not 0.1."""
+    ema, model = EMA(decay=0.75), nn.Linear(1, 1, bias=False)
+    nn.init.constant_(model.weight, 8.0)
+    ema.load_state_dict({"average": {"weight": torch.zeros(1, 1)}})
+    with Engine(State(model=model, algorithms=[ema]), Logger()) as engine:
+        engine.run_event(Event.FIT_START)
+        engine.run_event(Event.BATCH_END)
+    assert ema.averaged_state_dict()["weight"].item() == 2.0
 
 
 def test_an_end_before_the_start_is_no_mistake() -> None:
@@ -154,12 +114,12 @@ def test_a_fraction_of_a_training_of_unknown_length_is_refused() -> None:
         ({"half_life": "2ep"}, "half_life='2ep' and update_interval='1ba' have .* such as update_interval='1ep'"),
         ({"half_life": "0ba"}, "half_life has to be positive"),
         ({"half_life": "0.1dur"}, "half_life: give it in ep"),
-        ({"half_life": 100}, "half_life: a bare number has no unit"),
+        ({"update_interval": "0ba"}, "update_interval"),
         ({"ema_start": "-1ba"}, "ema_start='-1ba' has to be within the training"),
         ({"ema_start": "1.5dur"}, "ema_start='1.5dur' has to be within the training"),
         ({"ema_start": 0.5}, "ema_start: a bare number has no unit"),
-        ({"warmup": "no"}, "warmup='no' .* has to be True or False"),
         ({"ema_start": "later"}, "ema_start: 'later' is not a length of training"),
+        ({"warmup": "no"}, "warmup='no' .* has to be True or False"),
     ],
     ids=str,
 )
@@ -171,3 +131,102 @@ def test_impossible_arguments_are_refused(arguments: Any, message: str) -> None:
 def test_the_decay_is_0_999_unless_something_else_is_said() -> None:
     assert (EMA().decay, EMA().half_life) == (0.999, None)
     assert (EMA(half_life="9ba").decay, EMA(half_life="9ba").half_life) == (None, "9ba")
+
+
+def told_of(ema: EMA, **settings: Any) -> str:
+    """Return what is warned of as training starts, nothing if nothing is."""
+    given = {"model": nn.Linear(1, 1), "train_dataloader": batches(8, 8, 8, 8), **settings}
+    state = State(algorithms=[ema], **given)
+    with warnings.catch_warnings(record=True) as caught, Engine(state, Logger()) as engine:
+        warnings.simplefilter("always")
+        engine.run_event(Event.FIT_START)
+    assert {warning.category for warning in caught} <= {UserWarning}
+    return "".join(str(warning.message) for warning in caught)
+
+
+@pytest.mark.parametrize(
+    ("decay", "duration", "warns"),
+    [(0.99, "230ba", True), (0.99, "231ba", False), (0.1, "2ba", False), (0.1000001, "2ba", True), (0.9, "1ba", False)],
+)
+def test_it_warns_where_more_than_a_tenth_is_left_of_the_initial_weights(
+    decay: float, duration: str, warns: bool
+) -> None:
+    """0.99 to the power of 229 is 0.1001; the average starts as the weights after the first batch."""
+    assert ("initial weights" in told_of(EMA(decay, warmup=False), max_duration=duration)) == warns
+    assert told_of(EMA(decay), max_duration=duration) == ""
+
+
+def test_the_warning_says_how_much_is_left_and_what_to_do() -> None:
+    ema = EMA(half_life="2ba", ema_start="1ba", warmup=False)
+    assert told_of(ema, max_duration="4ba") == (
+        "the average of ema, which is what is evaluated, would still be 35% its initial weights, those at "
+        "ema_start='1ba', when this training ends (max_duration='4ba'). Updates until then: 3 "
+        "(update_interval='1ba'), with a decay of 0.707107. Set warmup=True, or a smaller decay or half_life, or an "
+        "earlier ema_start"
+    )
+    with pytest.warns(UserWarning, match="100% its initial weights.*: 0 .*Set a shorter update_interval"):
+        train(EMA(update_interval="4ep"))
+
+
+LOADER = DataLoader(TensorDataset(*map(torch.cat, zip(*batches(8, 8, 8, 8), strict=True))), batch_size=8)
+
+
+@pytest.mark.parametrize("data", [batches(8, 8, 8, 8), LOADER], ids=["list", "DataLoader"])
+@pytest.mark.parametrize(
+    ("duration", "interval", "start"),
+    [
+        ("12ba", "1ba", "0ba"),
+        ("3ep", "3ba", "5ba"),
+        ("10ba", "1ep", "2ba"),
+        ("3ep", "1ba", "0.4dur"),
+        ("96sp", "16sp", "0ba"),
+        ("3ep", "1ba", "33sp"),
+        ("96sp", "4sp", "0.5dur"),
+        ("50sp", "1ba", "1ep"),
+    ],
+)
+def test_the_updates_that_it_expects_are_those_that_come(duration: str, interval: str, start: str, data: Any) -> None:
+    """A list does not say how many rows there are, so nothing is said where samples have to be turned into batches."""
+    ema = EMA(0.999, interval, ema_start=start, warmup=False)
+    told = told_of(ema, max_duration=duration, train_dataloader=data)
+    is_unknown = "sp" in duration + interval + start and (duration, interval, start) != ("96sp", "16sp", "0ba")
+    if data is not LOADER and is_unknown:
+        assert told == "" or start == "0.5dur"
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        train(ema, data=data, max_duration=duration)
+    assert f"Updates until then: {ema.state_dict()['count'] - 1} (" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings"),
+    [
+        ({}, {}),
+        ({"update_interval": "1sec"}, {"max_duration": "3ep"}),
+        ({}, {"max_duration": "3ep", "train_dataloader": iter([])}),
+        ({"ema_start": "3ep"}, {"max_duration": "3ep"}),
+        ({"ema_start": "9ep"}, {"max_duration": "3ep"}),
+    ],
+    ids=["no length", "seconds", "a stream", "at the end", "after the end"],
+)
+def test_a_length_that_is_not_known_and_an_average_that_never_starts_are_not_warned_of(
+    arguments: Any, settings: Any
+) -> None:
+    assert told_of(EMA(decay=0.999, warmup=False, **arguments), **settings) == ""
+
+
+def test_seconds_count_where_all_lengths_are_in_seconds() -> None:
+    ema = EMA(0.5, "10sec", ema_start="5sec", warmup=False)
+    assert "Updates until then: 2 (" in told_of(ema, max_duration="29sec") and told_of(ema, max_duration="50sec") == ""
+
+
+def test_the_digits_example_is_not_warned_of() -> None:
+    assert told_of(EMA(), max_duration="5ep", train_dataloader=make_loader("train"), model=DigitsNet()) == ""
+
+
+def test_a_run_is_warned_once_and_a_resumed_one_not_again(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="initial weights") as caught:
+        train(EMA(ema_start="2ba", warmup=False), CheckpointSaver(tmp_path), max_duration="3ep")
+    assert len(caught) == 1
+    train(EMA(ema_start="2ba", warmup=False), load_path=tmp_path, max_duration="4ep")

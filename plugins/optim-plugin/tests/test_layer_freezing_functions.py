@@ -11,15 +11,11 @@ from optim_plugin import freeze_layers, freezing_schedule, start_average, traina
 from optim_plugin.freezing import count_frozen
 
 
-@pytest.mark.parametrize("model", [None, 3, nn.Linear], ids=str)
-@pytest.mark.parametrize(
-    "function",
-    [start_average, trainable_layers, lambda model: freeze_layers(model, 0.5)],
-    ids=["average", "ask", "freeze"],
-)
-def test_anything_but_a_model_is_refused(function: Any, model: Any) -> None:
-    with pytest.raises(TypeError, match=f"^model: {type(model).__name__} is not a torch.nn.Module$"):
-        function(model)
+@pytest.mark.parametrize("function", [start_average, trainable_layers, lambda model: freeze_layers(model, 0.5)])
+def test_anything_but_a_model_is_refused(function: Any) -> None:
+    for model in (None, nn.Linear):
+        with pytest.raises(TypeError, match=f"^model: {type(model).__name__} is not a torch.nn.Module$"):
+            function(model)
 
 
 def make_net() -> nn.Sequential:

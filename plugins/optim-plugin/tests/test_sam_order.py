@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 import torch
+from optim_parts import make_trainer
 from torch import nn
-from torch.nn import functional as F
 
-from engine_core import Algorithm, AlgorithmMetadata, Callback, Event, Logger, State, Trainer
+from engine_core import Algorithm, AlgorithmMetadata, Callback, Event, Logger, State
 from engine_core.errors import EngineError
 from optim_plugin import SAM
 from optim_plugin.passes import sort_sam_first
@@ -60,10 +60,9 @@ class Look(Callback):
 
 
 def look_at(algorithms: list[Algorithm]) -> Look:
-    model, look = nn.Linear(3, 2), Look()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    given: dict[str, Any] = {"max_duration": "1ba", "loss_fn": F.cross_entropy, "device": "cpu", "progress_bar": False}
-    with Trainer(model, make_data(), algorithms=algorithms, optimizers=optimizer, callbacks=look, **given) as trainer:
+    look = Look()
+    data = [(torch.ones(4, 3), torch.tensor([0, 1, 0, 1]))]
+    with make_trainer(algorithms, look, model=nn.Linear(3, 2), data=data, max_duration="1ba") as trainer:
         trainer.fit()
     return look
 

@@ -1,27 +1,20 @@
 """SWA's own learning rate: from the start of averaging on it takes the place of the schedulers."""
 
-import copy
-import warnings
 from pathlib import Path
 from typing import Any
 
+import optim_parts
 import pytest
 import torch
+from optim_parts import pause_after, same
+from parts import batches
 from torch import nn
-from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import SWALR
 
 from engine_core import Callback, Engine, Event, Logger, State, Trainer
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from optim_plugin import SWA
-
-
-def make_data(batches: int = 5) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    generator = torch.Generator().manual_seed(5)
-    return [
-        (torch.randn(8, 4, generator=generator), torch.randint(0, 3, (8,), generator=generator)) for _ in range(batches)
-    ]
 
 
 class Rates(Callback):
@@ -43,8 +36,8 @@ def make_trainer(swa: SWA, *callbacks: Any, lrs: tuple[float, ...] = (0.8,), **s
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
     layers = (model[0], model[2])
     groups = [{"params": list(layer.parameters()), "lr": lr} for layer, lr in zip(layers, lrs * 2, strict=False)]
-    given = {"max_duration": "4ep", "loss_fn": F.cross_entropy, "optimizers": torch.optim.SGD(groups), "device": "cpu"}
-    return Trainer(model, make_data(), algorithms=swa, callbacks=callbacks, seed=1, **{**given, **settings})
+    given = {"model": model, "data": batches(8, 8, 8, 8, 8), "max_duration": "4ep", **settings}
+    return optim_parts.make_trainer(swa, *callbacks, optimizers=torch.optim.SGD(groups), **given)
 
 
 def rates(swa: SWA, **settings: Any) -> list[float]:
@@ -59,7 +52,6 @@ def rates(swa: SWA, **settings: Any) -> list[float]:
     [
         ({"start": 0.5, "anneal": "4ba"}, [0.8] * 5 + [0.4] * 6 + [0.325, 0.25, 0.175] + [0.1] * 6),
         ({"start": 0.5}, [0.8] * 5 + [0.4] * 5 + [round(0.4 - 0.03 * k, 10) for k in range(10)]),
-        ({"start": 0.6, "anneal": "2ep"}, [0.8] * 5 + [0.4] * 5 + [0.2] * 5 + [0.15] * 5),
         ({"start": 0.95, "anneal": "2ep"}, [0.8] * 5 + [0.4] * 5 + [0.2] * 5 + [0.1] * 5),
         ({"start": 0, "anneal": "2ba"}, [0.8, 0.45] + [0.1] * 18),
         ({"start": 0.5, "swa_lr": None}, [0.8] * 5 + [0.4] * 5 + [0.2] * 5 + [0.1] * 5),
@@ -96,25 +88,14 @@ def test_a_rate_that_is_a_tensor_stays_the_same_tensor() -> None:
     model, lr = nn.Linear(4, 3), torch.tensor(0.8)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     swa = SWA(start=0, swa_lr=0.1, anneal="2ba")
-    with Trainer(
-        model, make_data(), max_duration="1ep", loss_fn=F.cross_entropy, optimizers=optimizer, algorithms=swa
-    ) as trainer:
+    with optim_parts.make_trainer(swa, model=model, optimizers=optimizer) as trainer:
         trainer.fit()
     assert optimizer.param_groups[0]["lr"] is lr and lr.item() == pytest.approx(0.1)
 
 
-class StopAt(Callback):
-    def __init__(self, batch: int) -> None:
-        self.batch = batch
-
-    def batch_end(self, state: Any, logger: Logger) -> None:
-        if state.timestamp.batch == self.batch:
-            state.pause_training()
-
-
-@pytest.mark.parametrize("stop", [4, 9, 10, 12, 15, 19])
+@pytest.mark.parametrize("stop", [9, 10, 12, 15])
 def test_a_run_that_is_resumed_has_the_same_rates_weights_and_average(tmp_path: Path, stop: int) -> None:
-    """Before the start, at it, on the way, at the end of an epoch on the way, and when the last rate is reached."""
+    """Before the start, at it, on the way, and at the end of an epoch on the way."""
 
     def run(folder: str, *callbacks: Any, **settings: Any) -> tuple[SWA, Any, list[list[float]]]:
         swa, recorder = SWA(start=0.5, swa_lr=0.1, anneal="7ba"), Rates()
@@ -124,12 +105,11 @@ def test_a_run_that_is_resumed_has_the_same_rates_weights_and_average(tmp_path: 
         return swa, trainer.state, recorder.seen
 
     whole, state, expected = run("whole")
-    _, _, first = run("parts", StopAt(stop))
+    _, _, first = run("parts", pause_after(stop))
     resumed, other, second = run("parts", load_path=tmp_path / "parts")
     assert first + second == expected
-    assert all(torch.equal(one, two) for one, two in zip(*(s.model.parameters() for s in (state, other)), strict=True))
-    one, two = whole.averaged_state_dict(), resumed.averaged_state_dict()
-    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert same(state.model.state_dict(), other.model.state_dict())
+    assert same(whole.averaged_state_dict(), resumed.averaged_state_dict())
     assert other.schedulers[0].state_dict()["last_epoch"] == state.schedulers[0].last_epoch == 1
 
 
@@ -170,11 +150,10 @@ def test_rolled_back_to_before_the_start_it_begins_again_at_the_rates_of_that_mo
     assert seen == [0.8, 0.45, 0.45, 0.275, 0.1]
 
 
-@pytest.mark.parametrize("start", [0, 0.5])
-@pytest.mark.parametrize("count", [0, 2])
+@pytest.mark.parametrize(("start", "count"), [(0, 2), (0.5, 0)])
 def test_any_number_of_optimizers_but_one_is_refused_with_the_first_batch(start: float, count: int) -> None:
     model = nn.Linear(4, 3)
-    state = State(model=model, max_duration="4ep", algorithms=[SWA(start, swa_lr=0.1)], batch=make_data()[0])
+    state = State(model=model, max_duration="4ep", algorithms=[SWA(start, swa_lr=0.1)], batch=batches(8)[0])
     state.optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(count)]
     with (
         Engine(state, Logger()) as engine,
@@ -205,11 +184,9 @@ def test_impossible_arguments_are_refused(arguments: dict[str, Any], error: type
     ("annealing", "message"),
     [
         ([], "has to have 'begun' and 'rates'"),
-        ({"begun": 3}, "has to have 'begun' and 'rates'"),
         ({"begun": "3", "rates": [0.1]}, "begun='3'"),
         ({"begun": -3, "rates": [0.1]}, "begun=-3"),
         ({"begun": 3, "rates": 0.1}, "rates=0.1"),
-        ({"begun": 3, "rates": []}, "rates=\\[\\]"),
         ({"begun": 3, "rates": ["x"]}, "rates='x'"),
     ],
     ids=str,
@@ -220,12 +197,3 @@ def test_a_state_that_is_not_its_own_is_refused_and_nothing_taken(annealing: Any
     with pytest.raises((ValueError, TypeError), match=message):
         swa.load_state_dict({"annealing": annealing})
     assert swa.state_dict() == {"annealing": {"begun": 2, "rates": [0.4]}}
-
-
-def test_a_checkpoint_of_a_run_without_it_loads() -> None:
-    swa = SWA(start=0.5, swa_lr=0.1)
-    saved = copy.deepcopy(SWA().state_dict())
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        swa.load_state_dict(saved)
-    assert swa.state_dict() == {}
