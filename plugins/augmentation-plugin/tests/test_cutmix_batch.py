@@ -4,16 +4,13 @@ import math
 
 import pytest
 import torch
+from augmentation_parts import seeded
 from scipy import stats
 
 from augmentation_plugin import cutmix_batch
 from augmentation_plugin.pairings import draw
 from augmentation_plugin.pasting import box_of, paste
 from engine_core.errors import ArgumentError, ArgumentTypeError
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def by_hand(images: torch.Tensor, order: list[int], lam: float, place: tuple[float, float]) -> tuple[list, float]:
@@ -33,28 +30,13 @@ def by_hand(images: torch.Tensor, order: list[int], lam: float, place: tuple[flo
     return mixed, 1 - pasted / (height * width)
 
 
-@pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("size", [(6, 6), (5, 9), (1, 7)])
-def test_each_pixel_is_that_of_the_box_or_of_the_image(seed: int, size: tuple[int, int]) -> None:
-    images = torch.randn(3, 2, *size)
-    drawn = draw(1.0, seeded(seed))
-    order = drawn.pairing(3)
-    mixed, lam = paste(images, order, drawn.lam, drawn.place)
-    assert (mixed.tolist(), lam) == by_hand(images, order.tolist(), drawn.lam, drawn.place)
-
-
-def test_lambda_is_the_share_of_pixels_that_stay_also_at_the_border() -> None:
-    images = torch.arange(2.0).view(2, 1, 1, 1).expand(2, 1, 10, 10)
-    mixed, lam = paste(images, torch.tensor([1, 0]), 0.75, (0.0, 0.95))
-    assert lam == 1 - 3 * 3 / 100  # of 5 x 5 pixels around row 0 and column 9
-    assert mixed[0].mean().item() == pytest.approx(1 - lam)
-    assert mixed[1].mean().item() == pytest.approx(lam)
-
-
-def test_the_paper_area_is_kept_within_the_borders() -> None:
-    for lam in (0.0, 0.19, 0.5, 0.75, 0.99, 1.0):
-        top, bottom, left, right = box_of(1000, 1000, lam, (0.5, 0.5))
-        assert (bottom - top) * (right - left) / 1e6 == pytest.approx(1 - lam, abs=0.002)
+def test_each_pixel_is_that_of_the_box_or_of_the_image_and_lambda_the_share_that_stays(size: tuple[int, int]) -> None:
+    for seed in range(8):
+        images, drawn = torch.randn(3, 2, *size), draw(1.0, seeded(seed))
+        order = drawn.pairing(3)
+        mixed, lam = paste(images, order, drawn.lam, drawn.place)
+        assert (mixed.tolist(), lam) == by_hand(images, order.tolist(), drawn.lam, drawn.place)
 
 
 def test_the_centre_is_uniform_over_the_pixels() -> None:
@@ -68,25 +50,12 @@ def test_the_centre_is_uniform_over_the_pixels() -> None:
     assert stats.chisquare(counts.flatten().tolist()).pvalue > 0.001
 
 
-def test_the_share_that_stays_is_as_expected_of_uniform_lambda_and_centre() -> None:
-    generator = seeded(3)
-    shares = []
-    for _ in range(4000):
-        drawn = draw(1.0, generator)
-        box = box_of(400, 400, drawn.lam, drawn.place)
-        shares.append((box.bottom - box.top) * (box.right - box.left) / 400**2)
-    # A side of the length a is cut to a - a^2/4 on average; with lambda uniform, a^2 is.
-    sides = torch.linspace(0, 1, 100_001, dtype=torch.double).sqrt()
-    expected = (sides - sides.square() / 4).square().mean().item()
-    assert torch.tensor(shares).mean().item() == pytest.approx(expected, abs=0.012)
-
-
 def test_the_same_place_is_the_same_part_of_an_image_of_another_size() -> None:
     small, large = (box_of(size, size, 0.75, (0.25, 0.5)) for size in (16, 64))
     assert [4 * edge for edge in small] == list(large)
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.float16, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float16])
 def test_dtype_and_memory_format_stay(dtype: torch.dtype) -> None:
     images = torch.randint(9, (4, 3, 8, 8)).to(dtype).contiguous(memory_format=torch.channels_last)
     before = images.clone()
@@ -108,7 +77,6 @@ def test_an_image_alone_is_mixed_with_itself() -> None:
     ("images", "error", "words"),
     [
         (torch.zeros(4, 8, 8), ArgumentError, r"\(4, 8, 8\).*unsqueeze"),
-        (torch.zeros(4, 8), ArgumentError, r"\(4, 8\)"),
         (torch.zeros(4, 3, 0, 8), ArgumentError, r"without pixels.*\(4, 3, 0, 8\)"),
         (torch.zeros(4, 3, 8, 8, 8), ArgumentError, "convert them in the data"),
         ("images", ArgumentTypeError, "a str"),

@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from sklearn.datasets import load_digits
+from augmentation_parts import train_on_digits
 from torch import nn
-from torch.nn import functional as F
 
 from augmentation_plugin import CutOut, ProgressiveResizing, cutout_batch
-from engine_core import Algorithm, Callback, Engine, Event, Logger, State, Trainer
+from engine_core import Algorithm, Engine, Event, Logger, State
 from engine_core.errors import ArgumentError
 from engine_core_author.audit_callback import Audit
 
@@ -53,14 +52,6 @@ def test_a_setter_that_writes_into_the_loaders_batch_is_refused_before_it_does()
     assert batch["deep"]["image"] is X
 
 
-def test_each_run_begins_with_its_seed_and_draws_nothing_global() -> None:
-    before, algorithm = torch.get_rng_state(), CutOut()
-    first, again, other = (drawn(algorithm, 2, seed) for seed in (1, 1, 2))
-    assert [torch.equal(a[0], b[0]) for a, b in zip(first, again, strict=True)] == [True, True]
-    assert not torch.equal(first[0][0], other[0][0]) and not torch.equal(first[0][0], first[1][0])
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 def test_a_resumed_run_draws_what_the_uninterrupted_one_draws() -> None:
     algorithm, resumed = CutOut(), CutOut()
     whole = drawn(CutOut(), 5)
@@ -87,7 +78,6 @@ def test_a_state_that_is_not_its_own_is_refused() -> None:
     [
         ((X[:, 0], Y), 0, r"the input \(input_key=0\) has to be images .*\(8, 16, 16\): give greyscale images"),
         ((X, Y), 1, r"input_key=1\) has to be images"),
-        (([X], Y), 0, "not a list"),
         ((X, Y), 2, "input_key=2: .* has no item 2; set input_key to where it is"),
         ({"image": X}, "img", "did you mean 'image'"),
     ],
@@ -115,51 +105,15 @@ def test_holes_are_cut_into_resized_images_in_both_orders_of_the_list(step: int)
     assert state.batch[0].shape[-1] == 8 and 0 < erased.max() <= 16
 
 
-class Losses(Callback):
-    """Takes the loss of each step."""
-
-    def __init__(self) -> None:
-        self.of_steps: list[float] = []
-
-    def after_train_batch(self, state: State, logger: Any) -> None:
-        self.of_steps.append(state.loss.item())
-
-
-def train_on_digits(algorithms: Any, epochs: int, **settings: Any) -> tuple[list[float], Trainer]:
-    """Train a small conv net on 1,024 digits of 8 x 8 pixels."""
-    pixels, classes = load_digits(return_X_y=True)
-    x, y = torch.tensor(pixels[:1024], dtype=torch.float32).reshape(-1, 1, 8, 8) / 16, torch.tensor(classes[:1024])
-    torch.manual_seed(2)
-    model = nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(256, 10)
-    )
-    losses, batches = Losses(), list(zip(x.split(64), y.split(64), strict=True))
-    with Trainer(
-        model,
-        batches,
-        max_duration=f"{epochs}ep",
-        loss_fn=F.cross_entropy,
-        optimizers=torch.optim.Adam(model.parameters(), lr=0.01),
-        algorithms=algorithms,
-        callbacks=[losses, *settings.pop("callbacks", [])],
-        seed=3,
-        device="cpu",
-        **settings,
-    ) as trainer:
-        trainer.fit()
-    return losses.of_steps, trainer
-
-
 @pytest.mark.full
 def test_on_digits_the_training_loss_gets_higher_with_the_size_of_the_holes_and_still_falls() -> None:
-    none, small, large = (train_on_digits(a, 8)[0] for a in ([], [CutOut(length=0.25)], [CutOut(length=0.5)]))
+    several = ([], [CutOut(length=0.25)], [CutOut(length=0.5)])
+    none, small, large = (train_on_digits(algorithms, max_duration="16ep")[0].losses for algorithms in several)
     final = [sum(losses[-16:]) / 16 for losses in (none, small, large)]
     assert 0 < final[0] < 0.7 * final[1] < 0.49 * final[2] < 0.5 * large[0]
 
 
-@pytest.mark.parametrize("settings", [{}, {"microbatch_size": 24}, {"precision": "amp_bf16"}])
-def test_the_audit_finds_nothing(settings: dict[str, Any]) -> None:
-    audit = Audit(on_finding="error")
-    algorithms = [CutOut(), ProgressiveResizing(mode="crop")]
-    _, trainer = train_on_digits(algorithms, 2, callbacks=[audit], **settings)
-    assert audit.findings == [] and trainer.state.timestamp.batch == 32
+def test_the_audit_finds_nothing_in_microbatches_and_mixed_precision() -> None:
+    audit, algorithms = Audit(on_finding="error"), [CutOut(), ProgressiveResizing(mode="crop")]
+    train_on_digits(algorithms, audit, microbatch_size=24, precision="amp_bf16")
+    assert audit.findings == []

@@ -5,15 +5,12 @@ from typing import Any
 
 import pytest
 import torch
+from augmentation_parts import seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from augmentation_plugin import cutout_batch
-from augmentation_plugin.holes import hole_side, mask_of
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+from augmentation_plugin.holes import hole_side
 
 
 def holed_by_loops(images: torch.Tensor, num_holes: int, side: int, seed: int) -> torch.Tensor:
@@ -30,7 +27,7 @@ def holed_by_loops(images: torch.Tensor, num_holes: int, side: int, seed: int) -
     return out
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.integers(1, 9), st.integers(1, 9), st.integers(0, 4), st.integers(1, 3), st.floats(0.05, 1), st.integers(0, 99)
 )
@@ -46,9 +43,7 @@ def test_holes_are_those_of_a_loop_over_pixels(
     ("height", "width", "length", "side"),
     [
         (8, 8, 0.5, 4),
-        (8, 20, 0.5, 4),
-        (20, 8, 0.5, 4),
-        (9, 9, 0.5, 4),
+        (9, 20, 0.5, 4),
         (100, 100, 0.29, 29),
         (8, 8, 1, 8),
         (8, 8, 1e-6, 1),
@@ -58,15 +53,6 @@ def test_the_side_is_the_fraction_of_the_smaller_side_rounded_down_and_at_least_
     height: int, width: int, length: float, side: int
 ) -> None:
     assert hole_side(height, width, length) == side
-
-
-@pytest.mark.parametrize(("height", "width", "side"), [(8, 8, 4), (7, 10, 3), (5, 5, 5), (6, 9, 1), (4, 6, 4)])
-def test_the_mean_area_over_all_centres_is_the_closed_form(height: int, width: int, side: int) -> None:
-    """Of n pixels in a row a clipped hole covers `side - floor(side^2 / 4) / n` on average."""
-    ys, xs = torch.tensor(list(product(range(height), range(width)))).T.view(2, -1, 1, 1)
-    area = mask_of(ys, xs, height, width, side).double().sum((1, 2)).mean().item()
-    expected = (side - (side**2 // 4) / height) * (side - (side**2 // 4) / width)
-    assert area == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_mean_area_over_drawn_centres_is_the_closed_form() -> None:
@@ -86,21 +72,9 @@ def test_every_pixel_is_a_centre_equally_often() -> None:
     assert ((counts - 2000) ** 2 / 2000).sum() < 70
 
 
-def test_rows_have_their_own_holes_and_channels_the_same() -> None:
-    erased = cutout_batch(torch.ones(64, 3, 16, 16), length=0.25, generator=seeded()) == 0
-    assert len({tuple(row.flatten().tolist()) for row in erased[:, 0]}) > 50
-    assert torch.equal(erased, erased[:, :1].expand_as(erased))
-
-
-def test_more_holes_erase_more_and_are_as_many_as_asked() -> None:
-    """Holes of one pixel on large images hardly ever meet."""
-    erased = cutout_batch(torch.ones(50, 1, 200, 200), num_holes=4, length=0.005, generator=seeded()) == 0
-    assert erased.sum((1, 2, 3)).median().item() == 4
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64, torch.uint8, torch.int64, torch.bool])
-def test_the_dtype_is_kept(dtype: torch.dtype) -> None:
-    holed = cutout_batch(torch.ones(4, 1, 8, 8, dtype=dtype), generator=seeded())
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int64, torch.bool, torch.uint16, torch.float8_e4m3fn])
+def test_the_dtype_is_kept_also_one_that_torch_cannot_fill(dtype: torch.dtype) -> None:
+    holed = cutout_batch(torch.ones(4, 1, 8, 8).to(dtype), generator=seeded())
     expected = cutout_batch(torch.ones(4, 1, 8, 8), generator=seeded())
     assert holed.dtype is dtype and torch.equal(holed.float(), expected)
 
@@ -124,12 +98,6 @@ def test_the_images_given_are_left_as_they_are(expanded: bool) -> None:
     assert images.all() and not holed.all()
 
 
-def test_the_same_generator_gives_the_same_holes_and_then_others() -> None:
-    one, other, images = seeded(5), seeded(5), torch.ones(8, 1, 16, 16)
-    first, second = (cutout_batch(images, generator=one) for _ in range(2))
-    assert torch.equal(first, cutout_batch(images, generator=other)) and not torch.equal(first, second)
-
-
 def test_without_a_generator_holes_differ_and_no_global_one_is_drawn_from() -> None:
     before, images = torch.get_rng_state(), torch.ones(8, 1, 16, 16)
     first, second = (cutout_batch(images) for _ in range(2))
@@ -140,13 +108,10 @@ def test_without_a_generator_holes_differ_and_no_global_one_is_drawn_from() -> N
     ("arguments", "error", "message"),
     [
         ({"num_holes": 0}, ValueError, r"num_holes=0 has to be within \[1, inf\)"),
-        ({"num_holes": 1.5}, TypeError, "num_holes=1.5"),
         ({"length": 0}, ValueError, r"length=0 has to be within \(0, 1\]"),
-        ({"length": 1.01}, ValueError, "length=1.01"),
         ({"length": float("nan")}, ValueError, "finite"),
         ({"length": "half"}, TypeError, "length='half'"),
         ({"input": torch.ones(4, 8, 8)}, ValueError, r"\(4, 8, 8\): give greyscale images a channel dimension"),
-        ({"input": torch.ones(4, 1, 2, 8, 8)}, ValueError, r"images \(N, C, H, W\)"),
         ({"input": [torch.ones(1, 8, 8)]}, TypeError, "not a list"),
         ({"generator": 3}, TypeError, r"generator=3 \(int\) has to be a torch.Generator"),
     ],
@@ -154,10 +119,3 @@ def test_without_a_generator_holes_differ_and_no_global_one_is_drawn_from() -> N
 def test_what_makes_no_sense_is_refused(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         cutout_batch(**{"input": torch.ones(4, 1, 8, 8), **arguments})
-
-
-@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint64, torch.float8_e4m3fn, torch.uint8, torch.bool])
-def test_images_of_a_dtype_that_torch_cannot_fill_get_the_same_holes(dtype: torch.dtype) -> None:
-    holed = cutout_batch(torch.ones(3, 2, 6, 6).to(dtype), generator=seeded(1))
-    assert holed.dtype is dtype
-    assert torch.equal(holed.float(), cutout_batch(torch.ones(3, 2, 6, 6), generator=seeded(1)))

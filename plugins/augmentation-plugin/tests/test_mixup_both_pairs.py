@@ -5,17 +5,19 @@ from typing import Any
 
 import pytest
 import torch
+from augmentation_parts import BOTH, FORMS
+from parts import at
 from torch import nn
 from torch.nn import functional as F
 
 from augmentation_plugin import CutMix, MixUp
 from augmentation_plugin.mixing import Mixing
-from engine_core import Callback, Engine, Logger, Objective, State, Trainer
+from engine_core import Engine, Logger, Objective, State, Trainer
 from engine_core.errors import EngineError
 
+EVENTS = ("after_forward", "before_loss", "after_loss")
 BATCH = torch.rand(4, 3, 8, 8), torch.arange(4)
 FORWARD, LOSS = ("before_forward", "after_forward"), ("before_loss", "after_loss")
-BOTH = pytest.mark.parametrize("kind", [MixUp, CutMix])
 
 
 def own(algorithm: Mixing) -> tuple[State, Engine]:
@@ -30,8 +32,7 @@ def fire(engine: Engine, *events: str) -> None:
         engine.run_event(event)
 
 
-@BOTH
-@pytest.mark.parametrize("interpolate_loss", [False, True])
+@FORMS
 @pytest.mark.parametrize(
     "step", [FORWARD, ("before_train_batch", *FORWARD, "after_train_batch")], ids=["forward", "train batch"]
 )
@@ -89,25 +90,7 @@ class Failing(nn.Module):
         return F.cross_entropy(outputs, targets)
 
 
-class FailsAt(Callback):
-    """Lets a net raise at the events of a step."""
-
-    def __init__(self, model: Failing) -> None:
-        self.model = model
-
-    def after_forward(self, state: State, logger: Logger) -> None:
-        self.model.fail("after_forward")
-
-    def before_loss(self, state: State, logger: Logger) -> None:
-        self.model.fail("before_loss")
-
-    def after_loss(self, state: State, logger: Logger) -> None:
-        self.model.fail("after_loss")
-
-
-@BOTH
-@pytest.mark.parametrize("microbatch_size", [None, 2])
-@pytest.mark.parametrize("interpolate_loss", [False, True])
+@pytest.mark.parametrize(("kind", "interpolate_loss", "microbatch_size"), [(MixUp, False, 2), (CutMix, True, None)])
 @pytest.mark.parametrize("where", ["forward", "after_forward", "before_loss", "loss", "after_loss"])
 def test_batch_and_loss_are_back_after_an_exception_wherever_it_was_and_training_continues(
     kind: type[Mixing], where: str, interpolate_loss: bool, microbatch_size: int | None
@@ -120,7 +103,7 @@ def test_batch_and_loss_are_back_after_an_exception_wherever_it_was_and_training
         optimizers=torch.optim.SGD(model.parameters(), lr=0.1),
         objective=Objective(model.loss_fn, check=False),
         algorithms=kind(interpolate_loss=interpolate_loss),
-        callbacks=[FailsAt(model)],
+        callbacks=[at(event, lambda state, event=event: model.fail(event)) for event in EVENTS],
         microbatch_size=microbatch_size,
     ) as trainer:
         trainer.state.loss = before = torch.tensor(3.0)
@@ -133,7 +116,7 @@ def test_batch_and_loss_are_back_after_an_exception_wherever_it_was_and_training
     assert trainer.state.timestamp.batch == 2
 
 
-@BOTH
+@FORMS
 @pytest.mark.parametrize(
     ("begun", "done"),
     [
@@ -141,7 +124,6 @@ def test_batch_and_loss_are_back_after_an_exception_wherever_it_was_and_training
         *((["before_train_batch"], done) for done in (["before_forward"], FORWARD, [*FORWARD, "before_loss"])),
     ],
 )
-@pytest.mark.parametrize("interpolate_loss", [False, True])
 def test_a_loop_that_restores_continues_after_an_exception(
     kind: type[Mixing], begun: list[str], done: Sequence[str], interpolate_loss: bool
 ) -> None:

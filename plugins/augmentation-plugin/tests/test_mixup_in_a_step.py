@@ -105,8 +105,7 @@ class Again(Algorithm):
         state.loop.closure()
 
 
-@pytest.mark.parametrize("interpolate_loss", [False, True])
-@pytest.mark.parametrize("microbatch_size", [None, 4])
+@pytest.mark.parametrize(("interpolate_loss", "microbatch_size"), [(False, None), (True, 4)])
 def test_a_second_forward_in_a_batch_sees_the_same_mix(
     kind: type[Mixing], microbatch_size: int | None, interpolate_loss: bool
 ) -> None:
