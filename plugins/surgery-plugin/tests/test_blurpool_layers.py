@@ -1,7 +1,6 @@
 """What blurs: the filter against brute force, the layers against those that they take the place of."""
 
 import copy
-import pickle
 from collections.abc import Callable
 from itertools import product
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from surgery_parts import twins
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
@@ -39,7 +39,7 @@ def brute_force(x: torch.Tensor, stride: tuple[int, int], along: tuple[int, ...]
     return y
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.tuples(st.integers(1, 7), st.integers(1, 7)), PAIRS, st.sampled_from([(-2, -1), (-2,), (-1,), ()]), st.booleans()
 )
@@ -55,22 +55,6 @@ def test_the_filter_is_the_binomial_one_divided_by_16() -> None:
     impulse[..., 2, 2] = 16
     expected = F.pad(torch.tensor([[1.0, 2, 1], [2, 4, 2], [1, 2, 1]]), (1, 1, 1, 1))
     assert torch.equal(blur_2d(impulse)[0, 0], expected)
-
-
-def test_within_the_borders_it_is_a_depthwise_convolution_of_torch() -> None:
-    x = torch.randn(2, 5, 9, 8)
-    kernel = torch.tensor([[1.0, 2, 1], [2, 4, 2], [1, 2, 1]]) / 16
-    expected = F.conv2d(x, kernel.expand(5, 1, 3, 3), groups=5, stride=2)
-    torch.testing.assert_close(blur_2d(x)[..., 1:-1:2, 1:-1:2], expected)
-
-
-@pytest.mark.parametrize("size", [(1, 1), (1, 5), (2, 2), (6, 7)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_a_constant_image_stays_constant_up_to_its_borders(size: tuple[int, int], dtype: torch.dtype) -> None:
-    x = torch.full((1, 2, *size), 0.7, dtype=dtype)
-    y = blur_2d(x, 2)
-    assert y.dtype is dtype
-    torch.testing.assert_close(y, torch.full_like(y, 0.7), rtol=torch.finfo(dtype).eps, atol=0)
 
 
 def test_the_reflection_for_deterministic_algorithms_is_the_same() -> None:
@@ -93,8 +77,7 @@ def test_the_memory_format_stays() -> None:
         assert layer(x).is_contiguous(memory_format=torch.channels_last)
 
 
-@pytest.mark.parametrize("blur", [blur_2d, BlurMaxPool2d(2)], ids=["function", "pool"])
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64])
+@pytest.mark.parametrize(("blur", "dtype"), [(blur_2d, torch.uint8), (BlurMaxPool2d(2), torch.int64)])
 def test_images_of_whole_numbers_are_refused_as_the_filter_would_be_zero(blur: Any, dtype: torch.dtype) -> None:
     with pytest.raises(TypeError, match=rf"images of {dtype} can't be blurred.* x\.float\(\)"):
         blur(torch.ones(1, 4, 4).to(dtype))
@@ -108,7 +91,7 @@ def test_first_and_second_derivatives_are_those_of_the_formula() -> None:
     assert torch.autograd.gradcheck(BlurMaxPool2d(2), x)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     size=st.tuples(st.integers(1, 11), st.integers(1, 11)),
     kernel_size=st.tuples(st.integers(1, 4), st.integers(1, 4)),
@@ -139,7 +122,7 @@ def test_a_convolution_is_blurred_before_it_or_made_dense_and_blurred_after_it(
 
 
 @pytest.mark.full
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     size=st.tuples(st.integers(1, 11), st.integers(1, 11)),
     kernel=st.tuples(st.integers(1, 5), st.integers(1, 5)),
@@ -170,32 +153,19 @@ def _or_refuse(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return output
 
 
-@pytest.mark.parametrize("blur_first", [True, False])
-def test_a_pointwise_convolution_is_the_same_in_both_orders(blur_first: bool) -> None:
-    conv = nn.Conv2d(4, 8, 1, stride=2, groups=2).double()
-    x = torch.randn(2, 4, 7, 8, dtype=torch.float64)
-    dense = F.conv2d(x, conv.weight, conv.bias, groups=2)
-    torch.testing.assert_close(BlurConv2d.from_conv(conv, blur_first=blur_first)(x), brute_force(dense, (2, 2)))
+def flops(layer: nn.Module, x: torch.Tensor) -> int:
+    with FlopCounterMode(display=False) as counter:
+        layer(x)
+    return counter.get_total_flops()
 
 
-def test_blurred_first_a_convolution_is_computed_only_where_it_is_kept() -> None:
-    conv, x = nn.Conv2d(64, 64, 3, stride=2, padding=1), torch.randn(1, 64, 8, 8)
-    counts = []
-    for layer in (conv, BlurConv2d.from_conv(conv), BlurConv2d.from_conv(conv, blur_first=False)):
-        with FlopCounterMode(display=False) as counter:
-            layer(x)
-        counts.append(counter.get_total_flops())
-    assert counts[0] < counts[1] < 1.1 * counts[0] and 4 * counts[0] < counts[2]
-
-
-def test_a_pointwise_convolution_costs_no_more_places_than_before() -> None:
-    conv, x = nn.Conv2d(64, 128, 1, stride=2), torch.randn(1, 64, 8, 8)
-    counts = []
-    for layer in (conv, BlurConv2d.from_conv(conv)):
-        with FlopCounterMode(display=False) as counter:
-            layer(x)
-        counts.append(counter.get_total_flops())
-    assert counts[0] < counts[1] < 1.1 * counts[0]
+@pytest.mark.parametrize("conv", [nn.Conv2d(64, 64, 3, stride=2, padding=1), nn.Conv2d(64, 128, 1, stride=2)])
+def test_blurred_first_a_convolution_is_computed_only_where_it_is_kept(conv: nn.Conv2d) -> None:
+    x = torch.randn(1, 64, 8, 8)
+    plain, first = flops(conv, x), flops(BlurConv2d.from_conv(conv), x)
+    assert plain < first < 1.1 * plain
+    if conv.kernel_size != (1, 1):
+        assert 4 * plain < flops(BlurConv2d.from_conv(conv, blur_first=False), x)
 
 
 @pytest.mark.parametrize("make", [lambda: BlurConv2d(2, 2, 3, 2), lambda: BlurMaxPool2d(3, (2, 1))])
@@ -221,7 +191,7 @@ def test_the_place_of_a_convolution_is_taken_with_its_very_parameters_and_withou
 @pytest.mark.parametrize("layer", [BlurConv2d(2, 4, 3, 2, blur_first=False), BlurMaxPool2d(3, 2, 1, ceil_mode=True)])
 def test_copies_and_pickles_compute_the_same(layer: nn.Module) -> None:
     x = torch.randn(1, 2, 6, 6)
-    for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+    for twin in twins(layer):
         twin.load_state_dict(layer.state_dict())
         assert torch.equal(twin(x), layer(x))
         assert repr(twin) == repr(layer)

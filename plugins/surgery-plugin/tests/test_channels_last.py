@@ -1,17 +1,12 @@
 """ChannelsLast: strides to the letter, the same results, the same parameters."""
 
 import copy
-from typing import Any
 
 import pytest
 import torch
-from sklearn.datasets import load_digits
+from surgery_parts import run_init, train_on_digits
 from torch import nn
-from torch.nn import functional as F
 
-from engine_core import Engine, Event, Logger, State, Trainer
-from engine_core.errors import NothingReplacedWarning
-from engine_core_author import RecordingDestination
 from surgery_plugin import BlurPool, ChannelsLast, SqueezeExcite, apply_channels_last
 
 
@@ -50,38 +45,18 @@ def strides(model: nn.Module) -> dict[str, tuple[int, ...]]:
     return {name: value.stride() for name, value in model.state_dict().items() if name in NAMES}
 
 
-def digits() -> tuple[torch.Tensor, torch.Tensor]:
-    data: Any = load_digits()
-    return torch.tensor(data.images, dtype=torch.float32)[:, None] / 16, torch.tensor(data.target)
-
-
-def train(model: nn.Module, algorithms: Any, **settings: Any) -> Trainer:
-    x, y = digits()
-    loader = list(zip(x[:1200].split(60), y[:1200].split(60), strict=True))
-    given = {"loss_fn": F.cross_entropy, "device": "cpu", "seed": 1, "max_duration": "1ep", **settings}
-    given.setdefault("optimizers", lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9))
-    with Trainer(model, loader, algorithms=algorithms, **given) as trainer:
-        trainer.fit()
-    return trainer
-
-
 def test_tensors_of_four_dimensions_get_the_strides_of_channels_last() -> None:
     model = Net()
     assert apply_channels_last(model) == NAMES
     assert strides(model) == STRIDES
 
 
-def test_parameters_stay_the_same_objects_with_the_same_values() -> None:
+def test_parameters_stay_the_same_objects_with_the_same_values_and_a_second_time_nothing_moves() -> None:
     model = Net()
     before, values = dict(model.named_parameters()), copy.deepcopy(model.state_dict())
     apply_channels_last(model)
     assert all(parameter is before[name] for name, parameter in model.named_parameters())
     assert all(torch.equal(value, values[name]) for name, value in model.state_dict().items())
-
-
-def test_a_second_time_nothing_moves() -> None:
-    model = Net()
-    apply_channels_last(model)
     places = [value.data_ptr() for value in model.state_dict().values()]
     assert apply_channels_last(model) == NAMES
     assert [value.data_ptr() for value in model.state_dict().values()] == places
@@ -109,14 +84,10 @@ def test_batches_need_not_be_converted_as_the_weight_decides() -> None:
         assert model[:count](x).is_contiguous(memory_format=torch.channels_last)
 
 
-def test_lazy_parameters_are_skipped() -> None:
-    assert apply_channels_last(nn.Sequential(nn.LazyConv2d(8, 3), nn.Conv2d(1, 2, 3))) == ["1.weight"]
-
-
-def test_volumes_are_left_as_they_are() -> None:
-    """`Module.to(memory_format=torch.channels_last)` raises there."""
-    model = nn.Sequential(nn.Conv3d(2, 4, 3), nn.Conv2d(2, 4, 3))
-    assert apply_channels_last(model) == ["1.weight"]
+def test_lazy_parameters_and_volumes_are_left_as_they_are() -> None:
+    """`Module.to(memory_format=torch.channels_last)` raises for volumes."""
+    model = nn.Sequential(nn.Conv3d(2, 4, 3), nn.LazyConv2d(8, 3), nn.Conv2d(2, 4, 3))
+    assert apply_channels_last(model) == ["2.weight"]
     assert model[0].weight.is_contiguous()
 
 
@@ -130,44 +101,20 @@ def test_copies_and_moves_and_loaded_weights_keep_the_format() -> None:
 def test_on_digits_training_is_the_same_but_for_rounding_and_ends_in_the_format() -> None:
     plain, model = Net(), Net()
     model.load_state_dict(plain.state_dict())
-    train(plain, [])
-    trainer = train(model, ["channels_last"])
+    momentum = lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9)  # noqa: E731
+    train_on_digits(plain, optimizers=momentum)
+    trainer = train_on_digits(model, ["channels_last"], optimizers=momentum)
     assert strides(model) == STRIDES
     for name, value in model.state_dict().items():
         torch.testing.assert_close(value, plain.state_dict()[name], rtol=1e-3, atol=1e-4)
-    momentum = trainer.state.optimizers[0].state[model.up.weight]["momentum_buffer"]
-    assert momentum.is_contiguous(memory_format=torch.channels_last)
-
-
-def test_an_optimizer_made_before_trains_the_parameters() -> None:
-    model = Net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    before = model.up.weight.detach().clone()
-    train(model, ["channels_last"], optimizers=optimizer, max_duration="1ba")
-    assert {id(p) for p in optimizer.param_groups[0]["params"]} == {id(p) for p in model.parameters()}
-    assert not torch.equal(model.up.weight, before) and strides(model) == STRIDES
-
-
-def run_init(model: nn.Module, algorithms: list[Any]) -> list[dict[str, Any]]:
-    destination = RecordingDestination()
-    with Engine(State(model=model, algorithms=algorithms, seed=0), Logger([destination])) as engine:
-        engine.run_event(Event.INIT)
-    return [metrics for _, metrics in destination.metrics]
-
-
-def test_what_was_laid_out_is_counted_in_the_log() -> None:
-    assert run_init(Net(), [ChannelsLast()]) == [{"channels_last/replaced": 5}]
-
-
-def test_a_model_without_images_causes_a_warning_by_name() -> None:
-    with pytest.warns(NothingReplacedWarning, match=r"channels_last .*with 4 dimensions"):
-        run_init(nn.Linear(2, 2), [ChannelsLast()])
+    held = trainer.state.optimizers[0].state[model.up.weight]["momentum_buffer"]
+    assert held.is_contiguous(memory_format=torch.channels_last)
 
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_it_comes_after_those_that_change_layers_wherever_it_is_listed(turned: bool) -> None:
-    algorithms = [ChannelsLast(), SqueezeExcite(4, 2), BlurPool(min_channels=4)]
-    logged = run_init(nn.Sequential(nn.Conv2d(4, 4, 3, stride=2)), list(reversed(algorithms)) if turned else algorithms)
+    algorithms = [ChannelsLast(), SqueezeExcite(4, 2), BlurPool(min_channels=4)][:: -1 if turned else 1]
+    logged = run_init(nn.Sequential(nn.Conv2d(4, 4, 3, stride=2)), *algorithms)
     assert [next(iter(entry)) for entry in logged] == [
         "blurpool/replaced",
         "squeeze_excite/replaced",

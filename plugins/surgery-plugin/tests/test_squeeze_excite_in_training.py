@@ -2,14 +2,11 @@
 
 from typing import Any
 
-import pytest
 import torch
-from sklearn.datasets import load_digits
+from surgery_parts import digits, run_init, train_on_digits
 from torch import nn
-from torch.nn import functional as F
 
-from engine_core import Engine, Event, Logger, State, Trainer
-from engine_core.errors import NothingReplacedWarning
+from engine_core import Trainer
 from engine_core_author import RecordingDestination
 from surgery_plugin import SqueezeExcite, SqueezeExciteConv2d, apply_squeeze_excite
 
@@ -23,29 +20,21 @@ def net() -> nn.Sequential:
     )
 
 
-def digits() -> tuple[torch.Tensor, torch.Tensor]:
-    data: Any = load_digits()
+def shuffled() -> tuple[torch.Tensor, torch.Tensor]:
     order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
-    return torch.tensor(data.images, dtype=torch.float32)[order, None] / 16, torch.tensor(data.target)[order]
+    x, y = digits()
+    return x[order], y[order]
 
 
 def train(model: nn.Module, algorithms: Any, **settings: Any) -> Trainer:
-    x, y = digits()
-    loader = list(zip(x[:1200].split(60), y[:1200].split(60), strict=True))
-    given = {"loss_fn": F.cross_entropy, "device": "cpu", "seed": 1, "max_duration": "6ep", **settings}
-    given.setdefault("optimizers", lambda parameters: torch.optim.Adam(parameters, lr=5e-3))
-    with Trainer(model, loader, algorithms=algorithms, **given) as trainer:
-        trainer.fit()
-    return trainer
+    adam = lambda parameters: torch.optim.Adam(parameters, lr=5e-3)  # noqa: E731
+    return train_on_digits(model, algorithms, images=shuffled(), **{"optimizers": adam, **settings})
 
 
-def initial(seed: int, algorithms: Any = (FORM,), rank: int = 0) -> list[torch.Tensor]:
+def initial(seed: int, rank: int = 0) -> list[torch.Tensor]:
     """Return the new weights as a Trainer's INIT leaves them, on any of two processes."""
     model = net()
-    made = [SqueezeExcite(**settings) for _, settings in algorithms]
-    state = State(model=model, algorithms=made, seed=seed, rank=rank, world_size=2)
-    with Engine(state, Logger()) as engine:
-        engine.run_event(Event.INIT)
+    run_init(model, SqueezeExcite(8, 0.5), seed=seed, rank=rank, world_size=2)
     return [value for name, value in model.state_dict().items() if "squeeze_excite" in name]
 
 
@@ -66,10 +55,10 @@ def gates_of(model: nn.Sequential, x: torch.Tensor) -> torch.Tensor:
 
 def test_on_digits_the_net_learns_which_channels_count() -> None:
     """At first each gate is about one half, whatever the image; then channels differ, and images do."""
-    x, y = digits()
+    x, y = shuffled()
     model, trained = net(), net()
     apply_squeeze_excite(model, min_channels=8, latent_channels=0.5)
-    train(trained, [FORM])
+    train(trained, [FORM], max_duration="6ep")
     before, after = gates_of(model, x[1200:]), gates_of(trained, x[1200:])
     apart = [float(gates.mean(0).max() - gates.mean(0).min()) for gates in (before, after)]
     assert (before - 0.5).abs().max() < 0.2
@@ -88,38 +77,14 @@ def test_an_optimizer_made_before_the_trainer_trains_the_new_parameters() -> Non
     assert not any(map(torch.equal, new, initial(1)))
 
 
-def test_in_a_custom_loop_an_optimizer_made_before_trains_the_new_parameters() -> None:
-    model = net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    state = State(model=model, optimizers=optimizer, algorithms=[SqueezeExcite(8, 4)], seed=1)
-    with Engine(state, Logger()) as engine:
-        engine.run_event(Event.INIT)
-        before = model[2].squeeze_excite.excite.weight.detach().clone()
-        x, y = digits()
-        F.cross_entropy(model(x[:60]), y[:60]).backward()
-        optimizer.step()
-    assert not torch.equal(model[2].squeeze_excite.excite.weight, before)
-
-
-def test_new_weights_follow_from_the_seed_of_the_run_alone() -> None:
-    first = initial(1)
+def test_new_weights_follow_from_the_seed_of_the_run_alone_on_all_processes() -> None:
+    first, before = initial(1), torch.get_rng_state()
     torch.rand(3)
-    assert same(initial(1), first)
+    assert same(initial(1), first) and same(initial(1, rank=1), first)
     assert not same(initial(2), first)
-
-
-def test_all_processes_of_a_run_draw_the_same_weights() -> None:
-    assert same(initial(1, rank=1), initial(1))
-
-
-def test_the_global_generator_is_left_alone() -> None:
-    before = torch.get_rng_state()
-    model = net()
-    after_net = torch.get_rng_state()
-    state = State(model=model, algorithms=[SqueezeExcite(8, 4)], seed=1)
-    with Engine(state, Logger()) as engine:
-        engine.run_event(Event.INIT)
-    assert torch.equal(torch.get_rng_state(), after_net) and not torch.equal(before, after_net)
+    torch.manual_seed(0)
+    net()
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_two_instances_do_not_put_it_in_twice() -> None:
@@ -128,8 +93,3 @@ def test_two_instances_do_not_put_it_in_twice() -> None:
     key = "squeeze_excite/replaced"
     assert [metrics[key] for _, metrics in destination.metrics if key in metrics] == [1, 0]
     assert sum(isinstance(module, SqueezeExciteConv2d) for module in trainer.state.model.modules()) == 1
-
-
-def test_a_model_with_small_convolutions_causes_a_warning_by_name() -> None:
-    with pytest.warns(NothingReplacedWarning, match=r"squeeze_excite .*Conv2d of 64 or more input and output channels"):
-        train(net(), ["squeeze_excite"], max_duration="1ba")

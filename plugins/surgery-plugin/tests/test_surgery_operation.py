@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 import torch
+from surgery_parts import run_init
 from torch import nn
 
-from engine_core import Engine, Event, Logger, State
+from engine_core import Event, State
 from engine_core.errors import ArgumentError, NothingReplacedWarning
-from engine_core_author import RecordingDestination
 from surgery_plugin import (
     BlurPool,
     ChannelsLast,
@@ -37,13 +37,6 @@ def net() -> nn.Sequential:
         *(nn.Conv2d(1, 64, 3), nn.Conv2d(64, 64, 3, stride=2), Bottleneck()),
         *(nn.LayerNorm(8), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2)),
     )
-
-
-def run_init(model: nn.Module | None, algorithm: Any) -> list[dict[str, Any]]:
-    destination = RecordingDestination()
-    with Engine(State(model=model, algorithms=[algorithm], seed=0), Logger([destination])) as engine:
-        engine.run_event(Event.INIT)
-    return [metrics for _, metrics in destination.metrics]
 
 
 @pytest.mark.parametrize("make", ALGORITHMS)

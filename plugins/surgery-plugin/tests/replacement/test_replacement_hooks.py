@@ -12,10 +12,8 @@ from torch.nn.utils import parametrizations, prune
 
 from engine_core.errors import ArgumentError
 from surgery_plugin.replacement import replace_modules
-from surgery_plugin.replacement.hooks import machinery_of
-from surgery_plugin.replacement.plan import title
 
-from .test_replacement import Wrap, wrap
+from .test_replacement import wrap
 
 REGISTERS = {
     "forward": lambda m, hook: m.register_forward_hook(hook),
@@ -32,17 +30,6 @@ REGISTERS = {
 }
 """Ways to hook into a module."""
 
-POLICIES = {
-    "new": lambda m, n: nn.Linear(2, 2),
-    "copied": lambda m, n: copy.deepcopy(m),
-    "wrapped": wrap,
-}
-
-
-class Failing(nn.Linear):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        raise ZeroDivisionError
-
 
 def use(model: nn.Module) -> None:
     """Do what calls hooks of any kind once."""
@@ -50,27 +37,29 @@ def use(model: nn.Module) -> None:
     model.load_state_dict(model.state_dict())
 
 
-@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 @pytest.mark.parametrize("register", REGISTERS.values(), ids=REGISTERS)
-def test_a_hook_is_called_once_with_the_new_module_until_its_handle_removes_it(register: Any, policy: Any) -> None:
-    model = nn.Sequential(nn.Linear(2, 2))
-    calls: list[tuple[Any, ...]] = []
-    handle = register(model[0], lambda *arguments: calls.append(arguments))
-    use(model)
-    before = [len(arguments) for arguments in calls]
-    calls.clear()
-    replace_modules(model, {nn.Linear: policy})
-    use(model)
-    assert [len(arguments) for arguments in calls] == before == [len(calls[0])]
-    assert calls[0][0] is model[0]
-    handle.remove()
-    use(model)
-    assert len(calls) == 1
+def test_a_hook_is_called_once_with_the_new_module_until_its_handle_removes_it(register: Any) -> None:
+    for policy in (lambda m, n: nn.Linear(2, 2), lambda m, n: copy.deepcopy(m), wrap):
+        model, calls = nn.Sequential(nn.Linear(2, 2)), []
+        handle = register(model[0], lambda *arguments, calls=calls: calls.append(arguments))
+        use(model)
+        before = [len(arguments) for arguments in calls]
+        calls.clear()
+        replace_modules(model, {nn.Linear: policy})
+        use(model)
+        assert [len(arguments) for arguments in calls] == before == [len(calls[0])]
+        assert calls[0][0] is model[0]
+        handle.remove()
+        use(model)
+        assert len(calls) == 1
 
 
 def test_a_hook_that_is_always_called_is_called_after_an_error_in_the_new_module() -> None:
-    model = nn.Sequential(nn.Linear(2, 2))
-    calls: list[Any] = []
+    class Failing(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise ZeroDivisionError
+
+    model, calls = nn.Sequential(nn.Linear(2, 2)), []
     model[0].register_forward_hook(lambda *arguments: calls.append(arguments), always_call=True)
     replace_modules(model, {nn.Linear: lambda m, n: Failing(2, 2)})
     with pytest.raises(ZeroDivisionError):
@@ -112,16 +101,6 @@ def test_hooks_of_a_part_that_nothing_replaces_are_refused() -> None:
         ArgumentError, match=r"'0.0' .Linear. has hooks, but the Linear that replaces '0' has no new part '0'"
     ):
         replace_modules(model, {nn.Sequential: lambda m, n: nn.Linear(2, 2) if n else None})
-
-
-def test_hooks_of_a_kept_part_stay_with_it() -> None:
-    model = nn.Sequential(nn.Sequential(nn.Linear(2, 2)))
-    calls: list[Any] = []
-    part = model[0][0]
-    part.register_forward_hook(lambda m, i, o: calls.append(m))
-    replace_modules(model, {nn.Sequential: lambda m, n: Wrap(m) if n else None})
-    model(torch.ones(1, 2))
-    assert calls == [part]
 
 
 def test_a_hook_with_state_is_not_copied_along_with_its_module() -> None:
@@ -171,48 +150,28 @@ def weight_norm_of_old(module: nn.Module) -> nn.Module:
         return nn.utils.weight_norm(module)
 
 
-NORMS = {
-    "weight_norm": parametrizations.weight_norm,
-    "weight_norm of old": weight_norm_of_old,
-    "spectral_norm": parametrizations.spectral_norm,
-    "spectral_norm of old": nn.utils.spectral_norm,
-    "pruning": lambda m: prune.l1_unstructured(m, "weight", 0.5),
-}
-
-
-@pytest.mark.parametrize("norm", NORMS.values(), ids=NORMS)
-def test_a_norm_stays_with_the_module_that_is_wrapped(norm: Any) -> None:
+@pytest.mark.parametrize(
+    ("norm", "reason"),
+    [
+        (parametrizations.weight_norm, "a parametrization of 'weight'"),
+        (weight_norm_of_old, "a torch hook, WeightNorm"),
+        (nn.utils.spectral_norm, "a torch hook, SpectralNorm"),
+        (lambda m: prune.l1_unstructured(m, "weight", 0.5), "a torch hook, L1Unstructured"),
+    ],
+)
+def test_a_norm_stays_with_the_module_that_is_wrapped_and_one_that_a_new_module_would_lose_is_refused(
+    norm: Any, reason: str
+) -> None:
     model = nn.Sequential(norm(nn.Linear(2, 2))).eval()
-    inputs = torch.ones(1, 2)
+    linear, inputs = model[0], torch.ones(1, 2)
     expected, saved = model(inputs).detach(), model.state_dict()
+    with pytest.raises(ArgumentError, match=f"'0' .*Linear. has {reason}, which the Linear that replaces '0'"):
+        replace_modules(model, {nn.Linear: lambda m, n: nn.Linear(2, 2)})
+    assert model[0] is linear
     replace_modules(model, {nn.Linear: wrap})
     assert torch.equal(model(inputs), expected)
     assert [key.replace("inner.", "") for key in model.state_dict()] == list(saved)
     model.load_state_dict(model.state_dict())
-
-
-@pytest.mark.parametrize(
-    ("norm", "reason"),
-    [
-        ("weight_norm", "a parametrization of 'weight'"),
-        ("weight_norm of old", "a torch hook, WeightNorm"),
-        ("spectral_norm", "a parametrization of 'weight'"),
-        ("spectral_norm of old", "a torch hook, SpectralNorm"),
-        ("pruning", "a torch hook, L1Unstructured"),
-    ],
-)
-def test_a_norm_that_a_new_module_would_lose_is_refused(norm: str, reason: str) -> None:
-    model = nn.Sequential(NORMS[norm](nn.Linear(2, 2)))
-    linear = model[0]
-    with pytest.raises(ArgumentError, match=f"'0' .*Linear. has {reason}, which the Linear that replaces '0'"):
-        replace_modules(model, {nn.Linear: lambda m, n: nn.Linear(2, 2)})
-    assert model[0] is linear
-
-
-def test_a_norm_within_a_module_is_found_too() -> None:
-    model = nn.Sequential(nn.Sequential(parametrizations.weight_norm(nn.Linear(2, 2))))
-    with pytest.raises(ArgumentError, match=r"'0\.0' .ParametrizedLinear. has a parametrization of 'weight'"):
-        replace_modules(model, {nn.Sequential: lambda m, n: nn.Linear(2, 2) if n else None})
 
 
 def test_a_parametrized_module_may_become_a_copy_of_itself() -> None:
@@ -272,13 +231,3 @@ def test_after_a_refusal_a_module_that_took_backward_hooks_takes_any_kind_again(
     with pytest.raises(ArgumentError, match="'1' and the Linear that replaces it have backward hooks of two kinds"):
         replace_modules(model, {nn.Linear: lambda module, name: made[int(name)]})
     made[0].register_backward_hook(lambda *arguments: None)  # torch refuses this beside full ones
-
-
-def test_machinery_of_a_module_is_named_in_words() -> None:
-    assert machinery_of(parametrizations.weight_norm(nn.Linear(2, 2))) == ["a parametrization of 'weight'"]
-    assert machinery_of(nn.Linear(2, 2)) == []
-
-
-def test_the_title_of_a_module_is_its_name_and_class() -> None:
-    assert title("features.0", nn.ReLU()) == "'features.0' (ReLU)"
-    assert title("", nn.ReLU()) == "the model itself (ReLU)"

@@ -99,15 +99,6 @@ def test_surgery_that_is_refused_leaves_the_model_as_it_was_so_that_the_retry_is
         assert type(model[2]) is nn.ReLU
 
 
-def test_an_optimizer_and_a_callable_follow_in_the_order_given() -> None:
-    model = net()
-    optimizers = [torch.optim.Adam, SGD(model[0].parameters())]
-    made = trainer(model=model, algorithms=Surgeon(double), optimizers=optimizers)
-    assert [type(optimizer).__name__ for optimizer in made.state.optimizers] == ["Adam", "SGD"]
-    assert made.state.optimizers[1].param_groups[0]["params"][-1] is model[4].scale
-    made.fit()
-
-
 class Tied(nn.Module):
     """A net with one weight under two names."""
 

@@ -67,7 +67,7 @@ def places(model: nn.Module, kinds: set[str]) -> list[str]:
     return [name for name, m in model.named_modules(remove_duplicate=False) if type(m).__name__ in kinds]
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(tree=trees, kinds=subsets)
 def test_equal_modules_give_equal_outputs_names_and_sharing(tree: Any, kinds: set[str]) -> None:
     model = build(tree)
@@ -85,7 +85,7 @@ def test_equal_modules_give_equal_outputs_names_and_sharing(tree: Any, kinds: se
     assert same(model.state_dict(), twin.state_dict())
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(tree=trees, kinds=subsets, wrapped=st.booleans())
 def test_what_is_carried_over_trains_as_if_nothing_had_happened(tree: Any, kinds: set[str], wrapped: bool) -> None:
     models = [build(tree) for _ in range(2)]
@@ -101,7 +101,7 @@ def test_what_is_carried_over_trains_as_if_nothing_had_happened(tree: Any, kinds
     assert same(momenta[0], momenta[1])
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(tree=trees, kinds=subsets, split=st.booleans())
 def test_copies_train_as_an_optimizer_made_after_the_surgery_would(tree: Any, kinds: set[str], split: bool) -> None:
     models = [build(tree) for _ in range(2)]
