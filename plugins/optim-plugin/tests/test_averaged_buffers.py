@@ -1,6 +1,5 @@
 """Which buffers EMA and SWA average: those of normalization layers; all others are copied."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from torch.nn import functional as F
 
 from engine_core import Trainer
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
-from optim_plugin import EMA, SWA, ema_update, start_average, use_average
+from optim_plugin import EMA, SWA, ema_update, start_average
 
 BOTH = pytest.mark.parametrize("make", [lambda **k: EMA(0.5, **k), lambda **k: SWA(0.0, **k)], ids=["ema", "swa"])
 WRAPS = [nn.utils.spectral_norm, nn.utils.parametrizations.spectral_norm]
@@ -74,7 +73,7 @@ def normalized(wrap: Any) -> nn.Module:
 
 @BOTH
 @pytest.mark.parametrize(("wrap", "buffers"), [(WRAPS[0], "average"), (WRAPS[1], lambda name, buffer: True)])
-def test_the_vectors_of_a_spectral_norm_are_never_averaged(make: Any, wrap: Any, buffers: Any) -> None:
+def test_the_vectors_of_a_spectral_norm_are_never_averaged(make, wrap, buffers):
     model = normalized(wrap)
     average, own = train(make(buffers=buffers), model), model.state_dict()
     vectors = [name for name in own if name.endswith(("_u", "_v"))]
@@ -84,7 +83,7 @@ def test_the_vectors_of_a_spectral_norm_are_never_averaged(make: Any, wrap: Any,
 
 
 @BOTH
-def test_statistics_are_averaged_and_all_else_is_copied_whenever_it_gets_its_shape(make: Any) -> None:
+def test_statistics_are_averaged_and_all_else_is_copied_whenever_it_gets_its_shape(make):
     model = Kinds()
     average, own = train(make(), model), model.state_dict()
     assert all(torch.equal(average[name], own[name]) for name in ("queue", "at", "memory", "scale"))
@@ -102,21 +101,21 @@ def test_statistics_are_averaged_and_all_else_is_copied_whenever_it_gets_its_sha
     ],
     ids=["copy", "average", "function"],
 )
-def test_the_user_says_which(make: Any, buffers: Any, averaged: list[str]) -> None:
+def test_the_user_says_which(make, buffers, averaged):
     model = Queue()
     average, own = train(make(buffers=buffers), model), model.state_dict()
     assert [name for name, _ in model.named_buffers() if not torch.equal(average[name], own[name])] == averaged
 
 
 @BOTH
-def test_a_lazy_model_is_averaged_from_its_first_batch_on(make: Any) -> None:
+def test_a_lazy_model_is_averaged_from_its_first_batch_on(make):
     model = nn.Sequential(nn.LazyLinear(5), nn.LazyBatchNorm1d(), nn.LazyLinear(3))
     average, own = train(make(), model), model.state_dict()
     assert average["0.weight"].shape == (5, 4) and not torch.equal(average["0.weight"], own["0.weight"])
 
 
 @BOTH
-def test_an_evaluation_that_gives_a_buffer_another_shape_leaves_it_as_it_was(make: Any) -> None:
+def test_an_evaluation_that_gives_a_buffer_another_shape_leaves_it_as_it_was(make):
     class InEval(nn.Linear):
         def __init__(self) -> None:
             super().__init__(4, 3)
@@ -140,9 +139,7 @@ def shorten(state: dict[str, Any]) -> dict[str, Any]:
 
 @BOTH
 @pytest.mark.parametrize(("wrap", "save"), [(WRAPS[0], shorten), (WRAPS[1], shorten), (WRAPS[1], dict)])
-def test_a_resumed_run_is_that_of_one_go_also_from_an_average_of_all_buffers(
-    make: Any, wrap: Any, save: Any, tmp_path: Path
-) -> None:
+def test_a_resumed_run_is_that_of_one_go_also_from_an_average_of_all_buffers(make, wrap, save, tmp_path):
     whole, half, rest = make(), make(), make()
     with make_trainer(whole, normalized(wrap)) as run:
         run.fit("2ep")
@@ -160,7 +157,7 @@ def test_a_resumed_run_is_that_of_one_go_also_from_an_average_of_all_buffers(
     assert same(rest.averaged_state_dict(), whole.averaged_state_dict())
 
 
-def test_a_buffer_under_two_names_grows_under_both_in_an_average_that_has_lost_the_ties() -> None:
+def test_a_buffer_under_two_names_grows_under_both_in_an_average_that_has_lost_the_ties():
     inner = Kinds()
     inner.scale = torch.ones(3)
     model = nn.ModuleDict({"one": inner, "two": inner})
@@ -170,16 +167,6 @@ def test_a_buffer_under_two_names_grows_under_both_in_an_average_that_has_lost_t
     assert average["one.memory"].shape == average["two.memory"].shape == (1, 3)
 
 
-def test_an_average_with_sizes_stands_in_for_a_model_without() -> None:
-    trained, fresh = Kinds(), Kinds()
-    trained(torch.ones(2, 4))
-    trained.scale = fresh.scale = torch.ones(3)
-    average = start_average(trained)
-    with use_average(fresh, average):
-        assert torch.equal(fresh.memory, trained.memory)
-    assert fresh.memory.shape == (0, 3)
-
-
 @pytest.mark.parametrize(
     ("buffers", "error", "message"),
     [
@@ -187,7 +174,7 @@ def test_an_average_with_sizes_stands_in_for_a_model_without() -> None:
         (True, TypeError, r"buffers=True \(bool\) has to be one of 'norms', 'average', 'copy', or a function"),
     ],
 )
-def test_anything_else_is_refused(buffers: Any, error: Any, message: str) -> None:
+def test_anything_else_is_refused(buffers, error, message):
     model = nn.Linear(1, 1)
     for use in (lambda: EMA(buffers=buffers), lambda: ema_update(start_average(model), model, buffers=buffers)):
         with pytest.raises(error, match=message):

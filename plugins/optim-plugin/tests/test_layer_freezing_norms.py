@@ -42,7 +42,7 @@ PLAIN = [[]] * 3 + [[0]] * 2 + [[0, 1]] * 2 + [[0, 1, 3]] * 2 + [[0, 1, 3, 4]]
 TOGETHER = [[]] * 3 + [[0, 1]] * 4 + [[0, 1, 3, 4]] * 3
 
 
-def test_in_the_usual_format_each_layer_is_frozen_when_it_is_due() -> None:
+def test_in_the_usual_format_each_layer_is_frozen_when_it_is_due():
     assert counts(make_net()) == PLAIN
 
 
@@ -72,7 +72,7 @@ print([name for name, p in block.named_parameters() if p.requires_grad], len(blo
 """
 
 
-def test_in_channels_last_weights_or_batches_a_norm_is_frozen_with_the_layer_before_it() -> None:
+def test_in_channels_last_weights_or_batches_a_norm_is_frozen_with_the_layer_before_it():
     """In a process of its own, which torch may crash; one that is used before a layer that trains trains on."""
     code = f"import sys; sys.path[:0] = {[*sys.path, str(Path(__file__).parent)]!r}\n{HERE}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -83,13 +83,13 @@ def test_in_channels_last_weights_or_batches_a_norm_is_frozen_with_the_layer_bef
 @pytest.mark.parametrize(
     ("fraction", "expected"), [(0.0, []), (0.2, [0, 1]), (0.4, [0, 1]), (0.6, [0, 1, 3, 4]), (1.0, [0, 1, 3, 4])]
 )
-def test_the_function_does_so_too(fraction: float, expected: list[int]) -> None:
+def test_the_function_does_so_too(fraction, expected):
     model: Any = make_net().to(memory_format=CHANNELS_LAST)
     assert freeze_layers(model, fraction, trainable_layers(model)) == [str(place) for place in expected]
     assert frozen(model) == expected
 
 
-def test_if_only_norms_would_be_left_the_layer_before_them_still_trains() -> None:
+def test_if_only_norms_would_be_left_the_layer_before_them_still_trains():
     model: Any = nn.Sequential(nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3), nn.GroupNorm(2, 4), nn.GroupNorm(2, 4))
     model.to(memory_format=CHANNELS_LAST)
     assert freeze_layers(model, 1.0) == ["0"]
@@ -97,7 +97,7 @@ def test_if_only_norms_would_be_left_the_layer_before_them_still_trains() -> Non
 
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("channels", [1, 4])
-def test_the_format_is_told_by_the_strides(size: int, channels: int) -> None:
+def test_the_format_is_told_by_the_strides(size, channels):
     def net() -> Any:
         return nn.Sequential(nn.Conv2d(channels, 4, size), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(4, 4))
 

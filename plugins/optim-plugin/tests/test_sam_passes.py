@@ -82,7 +82,7 @@ class Fail(Callback):
             raise self.error
 
 
-def test_loss_outputs_and_the_log_are_those_of_the_first_pass() -> None:
+def test_loss_outputs_and_the_log_are_those_of_the_first_pass():
     seen, destination = Seen(), RecordingDestination()
     with make_trainer(SAM(rho=0.5), seen, loggers=destination, max_duration="1ba") as trainer:
         trainer.fit()
@@ -91,7 +91,7 @@ def test_loss_outputs_and_the_log_are_those_of_the_first_pass() -> None:
     assert trainer.state.loss is seen.losses[0]
 
 
-def test_statistics_of_batch_norm_are_those_of_the_first_pass() -> None:
+def test_statistics_of_batch_norm_are_those_of_the_first_pass():
     models = [net(), net()]
     for model, algorithms in zip(models, (SAM(rho=0.5), ()), strict=True):
         with make_trainer(algorithms, model=model, max_duration="1ba") as trainer:
@@ -101,7 +101,7 @@ def test_statistics_of_batch_norm_are_those_of_the_first_pass() -> None:
     assert models[0][1].num_batches_tracked == 1
 
 
-def test_the_second_pass_draws_its_own_dropout_masks() -> None:
+def test_the_second_pass_draws_its_own_dropout_masks():
     """As in a hand-written loop that runs forward twice."""
     seen = Seen()
     with make_trainer(SAM(rho=1e-12), seen, model=net(0.5), max_duration="1ba") as trainer:
@@ -114,7 +114,7 @@ def test_the_second_pass_draws_its_own_dropout_masks() -> None:
     assert not torch.allclose(seen.outputs[0], seen.outputs[1], rtol=0, atol=1e-3)
 
 
-def test_pairs_of_an_augmentation_are_fired_again_on_the_same_draw() -> None:
+def test_pairs_of_an_augmentation_are_fired_again_on_the_same_draw():
     noise, seen = AddNoise(), Seen()
     with make_trainer([noise, SAM(rho=1e-12)], seen, max_duration="1ba") as trainer:
         trainer.fit()
@@ -127,9 +127,7 @@ def test_pairs_of_an_augmentation_are_fired_again_on_the_same_draw() -> None:
 
 @pytest.mark.filterwarnings("ignore:BatchNorm .* each microbatch:UserWarning")
 @pytest.mark.parametrize(("error", "microbatch_size"), [(ZeroDivisionError(), 4), (KeyboardInterrupt(), None)])
-def test_an_exception_in_the_second_pass_leaves_weights_batch_and_statistics(
-    error: BaseException, microbatch_size: int | None
-) -> None:
+def test_an_exception_in_the_second_pass_leaves_weights_batch_and_statistics(error, microbatch_size):
     passes_before = 1 if microbatch_size is None else 2
     noise, fail, model, reference = AddNoise(), Fail(error, passes_before + 1), net(), net()
     how = {"microbatch_size": microbatch_size, "max_duration": "1ba"}
@@ -146,7 +144,7 @@ def test_an_exception_in_the_second_pass_leaves_weights_batch_and_statistics(
     assert all(torch.equal(*pair) for pair in zip(model.buffers(), reference.buffers(), strict=True))
 
 
-def test_an_exception_in_the_second_pass_leaves_loss_and_outputs_of_the_first() -> None:
+def test_an_exception_in_the_second_pass_leaves_loss_and_outputs_of_the_first():
     model, first = nn.Linear(4, 3), (torch.ones(8, 3), torch.ones(()))
     state = State(model=model, algorithms=[sam := SAM()], outputs=first[0], loss=first[1])
 
@@ -161,7 +159,7 @@ def test_an_exception_in_the_second_pass_leaves_loss_and_outputs_of_the_first() 
     assert state.outputs is first[0] and state.loss is first[1]
 
 
-def test_training_continues_after_ctrl_c_in_the_second_pass() -> None:
+def test_training_continues_after_ctrl_c_in_the_second_pass():
     fail = Fail(KeyboardInterrupt(), in_pass=2)
     with make_trainer(SAM(), fail, max_duration="3ba") as trainer:
         with pytest.raises(KeyboardInterrupt):
@@ -171,7 +169,7 @@ def test_training_continues_after_ctrl_c_in_the_second_pass() -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, float("nan")])
-def test_without_a_direction_the_step_is_the_plain_one(value: float) -> None:
+def test_without_a_direction_the_step_is_the_plain_one(value):
     models, passes = [net(), net()], []
     for model, algorithms in zip(models, (SAM(), ()), strict=True):
         seen = Seen()
@@ -186,7 +184,7 @@ def test_without_a_direction_the_step_is_the_plain_one(value: float) -> None:
 
 
 @pytest.mark.parametrize("method", ["validate", "apply"])
-def test_a_loop_without_a_closure_is_refused(method: str) -> None:
+def test_a_loop_without_a_closure_is_refused(method):
     state = State(model=net(), batch=batches(8)[0], algorithms=[SAM()])
     event = Event.AFTER_DATALOADER if method == "validate" else Event.AFTER_TRAIN_BATCH
     with (
@@ -196,7 +194,7 @@ def test_a_loop_without_a_closure_is_refused(method: str) -> None:
         engine.run_event(event)
 
 
-def test_a_scaler_is_refused() -> None:
+def test_a_scaler_is_refused():
     state = State(precision="amp_fp16", loop=LoopControl(closure=lambda: torch.zeros(())))
     with pytest.raises(EngineError, match="'amp_fp16': its scaler unscales"):
         SAM().validate(state)
@@ -206,6 +204,6 @@ def test_a_scaler_is_refused() -> None:
     ("arguments", "message"),
     [({"rho": 0}, r"rho=0 has to be within \(0, inf\)"), ({"interval": 0}, "interval=0"), ({"interval": 1.5}, "whole")],
 )
-def test_impossible_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
+def test_impossible_arguments_are_refused(arguments, message):
     with pytest.raises((ValueError, TypeError), match=message):
         SAM(**arguments)

@@ -1,20 +1,170 @@
-"""EMA's half-life, start and warm-up against the recurrence written by hand; resumed; the average that starts late."""
+"""EMA in a run: its start, half-life and warm-up against the recurrence by hand, what is in the model, refusals."""
 
 import warnings
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from optim_parts import Recorder, make_trainer, pause_after, same
-from parts import batches
+from optim_parts import Recorder, make_trainer, pause_after, same, weights_of
+from parts import at, batches, net
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from engine_core import Engine, Event, Logger, State, Time
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
-from engine_core.examples.digits import DigitsNet, make_loader
-from optim_plugin import EMA
+from engine_core.errors import EngineError
+from optim_plugin import EMA, SWA, ema_update, start_average
+
+
+def test_a_run_is_the_functional_form_in_a_loop():
+    """Each batch, from the weights after the first, BatchNorm's statistics too; the decay warms up."""
+    ema, recorder, oracle = EMA(decay=0.8), Recorder(), net()
+    with make_trainer(ema, recorder) as trainer:
+        trainer.fit()
+    oracle.load_state_dict(recorder.steps[0])
+    average = start_average(oracle)
+    for t, weights in enumerate(recorder.steps[1:]):
+        oracle.load_state_dict(weights)
+        ema_update(average, oracle, decay=min(0.8, (1 + t) / (10 + t)))
+    assert len(recorder.steps) == 8
+    assert same(ema.averaged_state_dict(), average)
+
+
+def test_evaluation_sees_the_average_and_training_its_own_weights():
+    """Two loaders, two pairs of events."""
+    ema, recorder = EMA(decay=0.5), Recorder()
+    loaders = {"a": batches(8), "b": batches(8)}
+    with make_trainer(ema, recorder, max_duration="1ep", eval_dataloader=loaders) as trainer:
+        trainer.fit()
+    assert len(recorder.evaluated) == len(recorder.left) == 2
+    assert all(same(seen, ema.averaged_state_dict()) for seen in recorder.evaluated)
+    assert all(same(left, recorder.steps[-1]) for left in recorder.left)
+
+
+def broken(good: int) -> Any:
+    """Return some good batches, then one that fails in the model."""
+    return [*batches(*[8] * good), (torch.ones(8, 5), torch.zeros(8, dtype=torch.long))]
+
+
+@pytest.mark.parametrize("good", [0, 2])
+def test_an_evaluation_by_hand_uses_the_average_and_leaves_the_weights_bit_equal_also_where_it_raises(
+    good,
+):
+    ema, recorder = EMA(decay=0.5), Recorder()
+    with make_trainer(ema, recorder) as trainer:
+        trainer.fit()
+        before = weights_of(trainer.state)
+        with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+            trainer.eval(broken(good))
+        assert same(weights_of(trainer.state), before)
+        trainer.eval(batches(8))
+    assert same(recorder.evaluated[-1], ema.averaged_state_dict()) and not same(recorder.evaluated[-1], before)
+    assert same(weights_of(trainer.state), before)
+
+
+def test_an_evaluation_in_the_middle_of_a_step_changes_nothing():
+    ends = []
+    for callbacks in ([], [at("after_forward", lambda state: trainer.eval(batches(8)))]):
+        with make_trainer(EMA(decay=0.5), *callbacks) as trainer:
+            trainer.fit()
+        ends.append(weights_of(trainer.state))
+    assert same(*ends)
+
+
+def test_a_second_fit_continues_with_the_average():
+    once, twice = EMA(decay=0.5), EMA(decay=0.5)
+    with make_trainer(once) as trainer:
+        trainer.fit()
+    with make_trainer(twice) as trainer:
+        trainer.fit("3ba")
+        trainer.fit("5ba")
+    assert same(once.averaged_state_dict(), twice.averaged_state_dict())
+
+
+def test_an_instance_in_a_second_run_begins_again():
+    used = EMA(decay=0.5)
+    with make_trainer(used) as trainer:
+        trainer.fit()
+    recorder = Recorder()
+    with make_trainer(used, recorder) as trainer:
+        before = weights_of(trainer.state)
+        trainer.eval(batches(8))
+    assert same(recorder.evaluated[0], before)
+
+
+def test_a_saved_average_is_evaluated_without_any_fit():
+    ema, fresh, recorder = EMA(decay=0.5), EMA(decay=0.5), Recorder()
+    with make_trainer(ema) as trainer:
+        trainer.fit()
+    fresh.load_state_dict(ema.state_dict())
+    assert same(fresh.averaged_state_dict(), ema.averaged_state_dict())
+    with make_trainer(fresh, recorder) as trainer:
+        trainer.eval(batches(8))
+    assert same(recorder.evaluated[0], ema.averaged_state_dict())
+
+
+def replace_weight(model: Any) -> None:
+    model[0].weight = nn.Parameter(model[0].weight.detach().clone())
+
+
+def lose_buffer(model: Any) -> None:
+    model[1].running_mean = None
+
+
+def grow(model: Any) -> None:
+    model[0].weight.data = torch.zeros(9, 4)
+
+
+def replace_norm(model: Any) -> None:
+    """New statistics for the same weight and bias."""
+    norm = nn.BatchNorm1d(6)
+    norm.weight, norm.bias = model[1].weight, model[1].bias
+    model[1] = norm
+
+
+def add_layer(model: Any) -> None:
+    model.append(nn.Linear(3, 3))
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "event"),
+    [
+        (replace_weight, "0.weight", Event.EVAL_START),
+        (lose_buffer, "1.running_mean", Event.BATCH_END),
+        (grow, "0.weight", Event.BATCH_END),
+        (replace_norm, "1.running_mean", Event.EVAL_START),
+        (add_layer, "5.weight", Event.EVAL_START),
+    ],
+)
+def test_weights_that_are_replaced_after_the_start_are_refused(change, name, event):
+    state = State(model=net(), algorithms=[EMA()])
+    with Engine(state, Logger()) as engine:
+        engine.run_event(Event.BATCH_END)
+        change(state.model)
+        state.timestamp = state.timestamp.to_next_batch(8)
+        with pytest.raises(EngineError, match=f"'{name}' has another tensor, shape or module than when the average"):
+            engine.run_event(event)
+
+
+def test_a_model_that_is_cast_in_mid_run_keeps_its_average():
+    ema = EMA(decay=0.5)
+    with make_trainer(ema) as trainer:
+        trainer.fit("2ba")
+        trainer.state.model.double()
+        trainer.eval([(x.double(), y) for x, y in batches(8)])
+    assert trainer.state.model[0].weight.dtype is torch.float64
+    assert ema.averaged_state_dict()["0.weight"].dtype is torch.float32
+
+
+@pytest.mark.parametrize(
+    ("pair", "names"),
+    [([EMA(), SWA()], ("ema", "swa")), ([SWA(), EMA()], ("ema", "swa")), ([EMA(), EMA()], ("ema", "EMA-2"))],
+    ids=["ema, swa", "swa, ema", "ema, ema"],
+)
+def test_two_averages_in_one_run_are_refused_with_both_names(pair, names):
+    with pytest.raises(EngineError, match=r"can't run together .*conflicts='@weight_averaging'") as caught:
+        make_trainer(pair)
+    assert all(name in str(caught.value) for name in names)
 
 
 def train(ema: EMA, *callbacks: Any, **settings: Any) -> EMA:
@@ -42,8 +192,8 @@ def train(ema: EMA, *callbacks: Any, **settings: Any) -> EMA:
 )
 @pytest.mark.parametrize("warmup", [False, True])
 def test_the_average_starts_where_it_is_told_to_and_moves_on_by_its_decay_which_the_warm_up_limits(
-    arguments: Any, decay: float, first: int, updates: Any, warmup: bool
-) -> None:
+    arguments, decay, first, updates, warmup
+):
     """After batch `first` of 12, 4 in each epoch, counted from 0. The warm-up is TensorFlow's formula."""
     recorder = Recorder()
     average = train(EMA(**arguments, warmup=warmup), recorder).averaged_state_dict()["weight"]
@@ -54,7 +204,7 @@ def test_the_average_starts_where_it_is_told_to_and_moves_on_by_its_decay_which_
     torch.testing.assert_close(average, expected)
 
 
-def test_until_the_start_there_is_no_average_and_evaluation_sees_the_weights() -> None:
+def test_until_the_start_there_is_no_average_and_evaluation_sees_the_weights():
     ema, recorder = EMA(0.5, ema_start="5ba", warmup=False), Recorder()
     how = {"max_duration": "3ep", "eval_dataloader": batches(8), "eval_interval": "2ba"}
     with make_trainer(ema, recorder, model=nn.Linear(4, 3), **how) as trainer:
@@ -78,14 +228,14 @@ def test_until_the_start_there_is_no_average_and_evaluation_sees_the_weights() -
     ],
     ids=str,
 )
-def test_a_resumed_run_has_the_same_average_and_warm_up(tmp_path: Path, stop: int, arguments: Any) -> None:
+def test_a_resumed_run_has_the_same_average_and_warm_up(tmp_path, stop, arguments):
     whole = train(EMA(**arguments)).state_dict()
     train(EMA(**arguments), CheckpointSaver(tmp_path, interval="100ep"), pause_after(stop))
     resumed = train(EMA(**arguments), load_path=tmp_path).state_dict()
     assert same(whole["average"], resumed["average"]) and whole["count"] == resumed["count"]
 
 
-def test_an_average_saved_before_there_was_a_warm_up_is_kept() -> None:
+def test_an_average_saved_before_there_was_a_warm_up_is_kept():
     """It has been updated many times, so the decay of the next update is not 0.1."""
     ema, model = EMA(decay=0.75), nn.Linear(1, 1, bias=False)
     nn.init.constant_(model.weight, 8.0)
@@ -96,12 +246,12 @@ def test_an_average_saved_before_there_was_a_warm_up_is_kept() -> None:
     assert ema.averaged_state_dict()["weight"].item() == 2.0
 
 
-def test_an_end_before_the_start_is_no_mistake() -> None:
+def test_an_end_before_the_start_is_no_mistake():
     ema = EMA(ema_start="9ba")
     assert ema.may_rest(State(max_duration="3ba")) and not EMA().may_rest(State())
 
 
-def test_a_fraction_of_a_training_of_unknown_length_is_refused() -> None:
+def test_a_fraction_of_a_training_of_unknown_length_is_refused():
     state = State(model=nn.Linear(1, 1), algorithms=[EMA(ema_start="0.5dur")])
     with Engine(state, Logger()) as engine, pytest.raises(ValueError, match=r"so '0\.5dur' can't be located"):
         engine.run_event(Event.FIT_START)
@@ -123,12 +273,12 @@ def test_a_fraction_of_a_training_of_unknown_length_is_refused() -> None:
     ],
     ids=str,
 )
-def test_impossible_arguments_are_refused(arguments: Any, message: str) -> None:
+def test_impossible_arguments_are_refused(arguments, message):
     with pytest.raises((ValueError, TypeError), match=message):
         EMA(**arguments)
 
 
-def test_the_decay_is_0_999_unless_something_else_is_said() -> None:
+def test_the_decay_is_0_999_unless_something_else_is_said():
     assert (EMA().decay, EMA().half_life) == (0.999, None)
     assert (EMA(half_life="9ba").decay, EMA(half_life="9ba").half_life) == (None, "9ba")
 
@@ -148,15 +298,13 @@ def told_of(ema: EMA, **settings: Any) -> str:
     ("decay", "duration", "warns"),
     [(0.99, "230ba", True), (0.99, "231ba", False), (0.1, "2ba", False), (0.1000001, "2ba", True), (0.9, "1ba", False)],
 )
-def test_it_warns_where_more_than_a_tenth_is_left_of_the_initial_weights(
-    decay: float, duration: str, warns: bool
-) -> None:
+def test_it_warns_where_more_than_a_tenth_is_left_of_the_initial_weights(decay, duration, warns):
     """0.99 to the power of 229 is 0.1001; the average starts as the weights after the first batch."""
     assert ("initial weights" in told_of(EMA(decay, warmup=False), max_duration=duration)) == warns
     assert told_of(EMA(decay), max_duration=duration) == ""
 
 
-def test_the_warning_says_how_much_is_left_and_what_to_do() -> None:
+def test_the_warning_says_how_much_is_left_and_what_to_do():
     ema = EMA(half_life="2ba", ema_start="1ba", warmup=False)
     assert told_of(ema, max_duration="4ba") == (
         "the average of ema, which is what is evaluated, would still be 35% its initial weights, those at "
@@ -185,7 +333,7 @@ LOADER = DataLoader(TensorDataset(*map(torch.cat, zip(*batches(8, 8, 8, 8), stri
         ("50sp", "1ba", "1ep"),
     ],
 )
-def test_the_updates_that_it_expects_are_those_that_come(duration: str, interval: str, start: str, data: Any) -> None:
+def test_the_updates_that_it_expects_are_those_that_come(duration, interval, start, data):
     """A list does not say how many rows there are, so nothing is said where samples have to be turned into batches."""
     ema = EMA(0.999, interval, ema_start=start, warmup=False)
     told = told_of(ema, max_duration=duration, train_dataloader=data)
@@ -210,22 +358,16 @@ def test_the_updates_that_it_expects_are_those_that_come(duration: str, interval
     ],
     ids=["no length", "seconds", "a stream", "at the end", "after the end"],
 )
-def test_a_length_that_is_not_known_and_an_average_that_never_starts_are_not_warned_of(
-    arguments: Any, settings: Any
-) -> None:
+def test_a_length_that_is_not_known_and_an_average_that_never_starts_are_not_warned_of(arguments, settings):
     assert told_of(EMA(decay=0.999, warmup=False, **arguments), **settings) == ""
 
 
-def test_seconds_count_where_all_lengths_are_in_seconds() -> None:
+def test_seconds_count_where_all_lengths_are_in_seconds():
     ema = EMA(0.5, "10sec", ema_start="5sec", warmup=False)
     assert "Updates until then: 2 (" in told_of(ema, max_duration="29sec") and told_of(ema, max_duration="50sec") == ""
 
 
-def test_the_digits_example_is_not_warned_of() -> None:
-    assert told_of(EMA(), max_duration="5ep", train_dataloader=make_loader("train"), model=DigitsNet()) == ""
-
-
-def test_a_run_is_warned_once_and_a_resumed_one_not_again(tmp_path: Path) -> None:
+def test_a_run_is_warned_once_and_a_resumed_one_not_again(tmp_path):
     with pytest.warns(UserWarning, match="initial weights") as caught:
         train(EMA(ema_start="2ba", warmup=False), CheckpointSaver(tmp_path), max_duration="3ep")
     assert len(caught) == 1
