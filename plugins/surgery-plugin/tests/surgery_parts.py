@@ -23,9 +23,10 @@ def run_init(model: nn.Module | None, *algorithms: Any, seed: int = 3, **fields:
 
 
 def digits() -> tuple[torch.Tensor, torch.Tensor]:
-    """Return images (1797, 1, 8, 8) and classes."""
+    """Return images (1797, 1, 8, 8) and classes, in a random order."""
     data: Any = load_digits()
-    return torch.tensor(data.images, dtype=torch.float32)[:, None] / 16, torch.tensor(data.target)
+    order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
+    return torch.tensor(data.images, dtype=torch.float32)[order, None] / 16, torch.tensor(data.target)[order]
 
 
 def train_on_digits(model: nn.Module, algorithms: Any = (), *, images: Any = None, **settings: Any) -> Trainer:

@@ -1,11 +1,9 @@
 """Squeeze-and-excitation against its formula, and `apply_squeeze_excite` on models."""
 
 import math
-from typing import Any
 
 import pytest
 import torch
-from surgery_parts import twins
 from torch import nn
 from torch.nn.utils import parametrizations
 
@@ -23,13 +21,8 @@ def net() -> nn.Sequential:
     )
 
 
-def test_a_fraction_of_the_channels_is_as_large_as_it_reads() -> None:
-    """0.29 * 100 is a little less than 29 in floats."""
-    assert SqueezeExcite2d(100, latent_channels=0.29).squeeze.out_features == 29
-
-
 @pytest.mark.parametrize("shape", [(2, 6, 4, 5), (6, 4, 5), (2, 6, 1, 1)])
-def test_each_channel_is_multiplied_by_its_gate(shape: tuple[int, ...]) -> None:
+def test_each_channel_is_multiplied_by_its_gate(shape):
     layer, x = SqueezeExcite2d(6, 3).double(), torch.randn(shape, dtype=torch.float64)
     squeeze, excite = layer.squeeze.weight.tolist(), layer.excite.weight.tolist()  # (3, 6), (6, 3)
     expected = x.clone()
@@ -41,22 +34,16 @@ def test_each_channel_is_multiplied_by_its_gate(shape: tuple[int, ...]) -> None:
     torch.testing.assert_close(layer(x), expected, rtol=0, atol=1e-12)
 
 
-def test_its_derivatives_are_those_of_the_formula() -> None:
-    x = torch.randn(1, 3, 2, 2, dtype=torch.float64, requires_grad=True)
-    layer = SqueezeExcite2d(3, 2, generator=seeded(1)).double()
-    assert torch.autograd.gradcheck(layer, x) and torch.autograd.gradgradcheck(layer, x)
-
-
 @pytest.mark.parametrize(
     ("latent_channels", "size"), [(1, 1), (7.0, 7), (0.25, 16), (0.29, 18), (0.001, 1), (128, 128)]
 )
-def test_latent_channels_are_a_number_or_below_1_a_fraction(latent_channels: float, size: int) -> None:
+def test_latent_channels_are_a_number_or_below_1_a_fraction(latent_channels, size):
     layer = SqueezeExcite2d(64, latent_channels)
     assert (layer.squeeze.weight.shape, layer.excite.weight.shape) == ((size, 64), (64, size))
     assert layer.squeeze.bias is layer.excite.bias is None
 
 
-def test_initial_weights_follow_from_the_generator_and_are_distributed_as_those_of_linear_layers() -> None:
+def test_initial_weights_follow_from_the_generator_and_are_distributed_as_those_of_linear_layers():
     before = torch.get_rng_state()
     one, same, other = (SqueezeExcite2d(64, 4096, generator=seeded(seed)) for seed in (3, 3, 4))
     assert torch.equal(torch.get_rng_state(), before)
@@ -70,7 +57,7 @@ def test_initial_weights_follow_from_the_generator_and_are_distributed_as_those_
         assert layer.weight.mean().item() == pytest.approx(0, abs=0.01 * bound)
 
 
-def test_on_a_model_the_global_generator_is_left_alone_also_without_a_generator() -> None:
+def test_on_a_model_the_global_generator_is_left_alone_also_without_a_generator():
     one, other = net(), net()
     before = torch.get_rng_state()
     for model in (one, other):
@@ -79,7 +66,7 @@ def test_on_a_model_the_global_generator_is_left_alone_also_without_a_generator(
     assert not torch.equal(one[1].squeeze_excite.squeeze.weight, other[1].squeeze_excite.squeeze.weight)
 
 
-def test_convolutions_of_enough_channels_get_it_depthwise_ones_too() -> None:
+def test_convolutions_of_enough_channels_get_it_depthwise_ones_too():
     model = net()
     convs = list(model)
     assert apply_squeeze_excite(model, latent_channels=0.125) == ["1", "2"]
@@ -93,52 +80,16 @@ def test_convolutions_of_enough_channels_get_it_depthwise_ones_too() -> None:
 
 
 @pytest.mark.parametrize(("min_channels", "names"), [(3, ["0", "1", "2", "3"]), (63, ["1", "2", "3"]), (65, [])])
-def test_min_channels_counts_inputs_and_outputs(min_channels: int, names: list[str]) -> None:
+def test_min_channels_counts_inputs_and_outputs(min_channels, names):
     assert apply_squeeze_excite(net(), min_channels=min_channels) == names
 
 
-def test_subclasses_get_it_too_as_they_stay_inside() -> None:
+def test_subclasses_get_it_too_as_they_stay_inside():
     blurred = BlurConv2d(64, 64, 3, stride=2)
     model = nn.Sequential(blurred, parametrizations.weight_norm(nn.Conv2d(64, 64, 3)))
     assert apply_squeeze_excite(model) == ["0", "1"]
     assert model[0].conv is blurred
     model(torch.randn(1, 64, 9, 9)).sum().backward()
-
-
-def test_a_convolution_in_two_places_gets_one() -> None:
-    conv = nn.Conv2d(64, 64, 1)
-    model = nn.Sequential(conv, nn.ReLU(), conv)
-    assert apply_squeeze_excite(model) == ["0", "2"]
-    assert model[0] is model[2]
-
-
-def test_new_parameters_have_device_and_dtype_of_the_convolution() -> None:
-    model = nn.Sequential(nn.Conv2d(64, 64, 1, dtype=torch.bfloat16), nn.Conv2d(64, 64, 1, device="meta"))
-    apply_squeeze_excite(model, generator=seeded())
-    kinds = [(p.dtype, p.device.type) for layer in model for p in layer.squeeze_excite.parameters()]
-    assert kinds == [(torch.bfloat16, "cpu")] * 2 + [(torch.float32, "meta")] * 2
-
-
-def test_copies_pickles_and_state_dicts_compute_the_same() -> None:
-    layer, fresh = (SqueezeExciteConv2d(nn.Conv2d(4, 8, 3), 2) for _ in range(2))
-    fresh.load_state_dict(layer.state_dict())
-    x = torch.randn(1, 4, 6, 6)
-    assert all(torch.equal(twin(x), layer(x)) for twin in [*twins(layer), fresh])
-    names = ["conv.weight", "conv.bias", "squeeze_excite.squeeze.weight", "squeeze_excite.excite.weight"]
-    assert list(layer.state_dict()) == names
-
-
-def test_the_memory_format_stays() -> None:
-    x = torch.randn(2, 8, 5, 5).to(memory_format=torch.channels_last)
-    assert SqueezeExcite2d(8)(x).is_contiguous(memory_format=torch.channels_last)
-
-
-def test_a_compiled_layer_computes_the_same_in_one_graph() -> None:
-    layer, x = SqueezeExciteConv2d(nn.Conv2d(4, 8, 3), 2), torch.randn(1, 4, 6, 6)
-    torch.compiler.reset()
-    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
-    torch.testing.assert_close(compiled(x), layer(x))
-    torch.compiler.reset()
 
 
 @pytest.mark.parametrize(
@@ -151,7 +102,7 @@ def test_a_compiled_layer_computes_the_same_in_one_graph() -> None:
         ({"latent_channels": "64"}, ArgumentTypeError, "latent_channels='64'"),
     ],
 )
-def test_impossible_arguments_are_refused(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_impossible_arguments_are_refused(arguments, error, message):
     with pytest.raises(error, match=message):
         SqueezeExcite(**arguments)
     with pytest.raises(error, match=message):
