@@ -22,30 +22,16 @@ class TestCutMix(AlgorithmConformance):
         return [*super().make_others(), MixUp(interpolate_loss=True)]
 
 
-class TestCutMixInterpolatingTheLoss(TestCutMix):
+class TestMixUpInterpolatingTheLoss(AlgorithmConformance):
     """Its losses are mixed."""
-
-    def make_algorithm(self) -> CutMix:
-        return CutMix(interpolate_loss=True)
-
-
-class TestMixUp(AlgorithmConformance):
-    """Its targets are mixed."""
 
     on_ranks = "microbatches"
 
     def make_algorithm(self) -> MixUp:
-        return MixUp(alpha=0.5)
+        return MixUp(alpha=0.5, interpolate_loss=True)
 
     def make_others(self) -> Sequence[Algorithm]:
-        return [*super().make_others(), CutMix(interpolate_loss=True)]
-
-
-class TestMixUpInterpolatingTheLoss(TestMixUp):
-    """Its losses are mixed."""
-
-    def make_algorithm(self) -> MixUp:
-        return MixUp(alpha=0.5, interpolate_loss=True)
+        return [*super().make_others(), CutMix()]
 
 
 class TestCutOut(AlgorithmConformance):
@@ -57,18 +43,13 @@ class TestCutOut(AlgorithmConformance):
         return CutOut()
 
 
-class TestCutOutWithSmallHoles(TestCutOut):
-    """With several small holes."""
-
-    def make_algorithm(self) -> CutOut:
-        return CutOut(num_holes=3, length=0.2)
-
-
-class TestProgressiveResizing(AlgorithmConformance):
-    """With the defaults."""
+class TestProgressiveResizingByCrops(AlgorithmConformance):
+    """With windows that are drawn."""
 
     def make_algorithm(self) -> ProgressiveResizing:
-        return ProgressiveResizing()
+        return ProgressiveResizing(
+            mode="crop", initial_scale=0.4, finetune_fraction=0.1, delay_fraction=0.2, size_increment=1
+        )
 
     def make_model(self) -> nn.Module:
         torch.manual_seed(3)
@@ -79,13 +60,4 @@ class TestProgressiveResizing(AlgorithmConformance):
             nn.AdaptiveAvgPool2d(2),
             nn.Flatten(),
             nn.Linear(16, 4),
-        )
-
-
-class TestProgressiveResizingByCrops(TestProgressiveResizing):
-    """With windows that are drawn."""
-
-    def make_algorithm(self) -> ProgressiveResizing:
-        return ProgressiveResizing(
-            mode="crop", initial_scale=0.4, finetune_fraction=0.1, delay_fraction=0.2, size_increment=1
         )

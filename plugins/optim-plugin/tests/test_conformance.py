@@ -13,25 +13,11 @@ class TestEMA(AlgorithmConformance):
         return EMA(decay=0.9)
 
 
-class TestEMAPerEpoch(AlgorithmConformance):
-    """After each epoch."""
-
-    def make_algorithm(self) -> EMA:
-        return EMA(decay=0.9, update_interval="1ep")
-
-
-class TestEMAPerThreeBatches(AlgorithmConformance):
-    """Intervals that epochs of four batches cut."""
-
-    def make_algorithm(self) -> EMA:
-        return EMA(decay=0.5, update_interval="3ba")
-
-
 class TestEMAFromTheSecondEpoch(AlgorithmConformance):
-    """With a half-life."""
+    """With a half-life, and intervals that epochs of four batches cut."""
 
     def make_algorithm(self) -> EMA:
-        return EMA(half_life="2ba", ema_start="1ep")
+        return EMA(half_life="6ba", update_interval="3ba", ema_start="1ep")
 
 
 class TestGradientPenalty(AlgorithmConformance):
@@ -48,25 +34,11 @@ class TestLayerFreezing(AlgorithmConformance):
         return LayerFreezing(start=0)
 
 
-class TestLayerFreezingLate(AlgorithmConformance):
-    """Half of the layers, late."""
-
-    def make_algorithm(self) -> LayerFreezing:
-        return LayerFreezing(start=0.3, level=0.5)
-
-
 class TestSAM(AlgorithmConformance):
     """In each step."""
 
     def make_algorithm(self) -> SAM:
         return SAM()
-
-
-class TestSAMEverySecondStep(AlgorithmConformance):
-    """In every second step, further up."""
-
-    def make_algorithm(self) -> SAM:
-        return SAM(rho=0.5, interval=2)
 
 
 class TestSortSAMFirst(PassConformance):
@@ -81,13 +53,6 @@ class TestSWA(AlgorithmConformance):
 
     def make_algorithm(self) -> SWA:
         return SWA(start=0)
-
-
-class TestSWAPerBatch(AlgorithmConformance):
-    """After each second batch of the later training."""
-
-    def make_algorithm(self) -> SWA:
-        return SWA(start=0.3, update_interval="2ba")
 
 
 class TestSWAWithItsLearningRate(AlgorithmConformance):

@@ -13,7 +13,7 @@ from optim_plugin.averages import Average
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 
 
-def test_averages_follow_weights_that_move() -> None:
+def test_averages_follow_weights_that_move():
     model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
     average = Average(model)
     model.to("cuda")
@@ -22,14 +22,14 @@ def test_averages_follow_weights_that_move() -> None:
     assert {tensor.device.type for tensor in average.copies().values()} == {"cuda"}
 
 
-def test_the_functional_form_refuses_an_average_elsewhere() -> None:
+def test_the_functional_form_refuses_an_average_elsewhere():
     model = nn.Linear(1, 1)
     average = start_average(model)
     with pytest.raises(ValueError, match="is on cpu, the weight on cuda"):
         ema_update(average, model.to("cuda"))
 
 
-def test_flattened_recurrent_weights_stay_flat() -> None:
+def test_flattened_recurrent_weights_stay_flat():
     """A warning of weights in pieces would be an error here."""
     model = nn.LSTM(4, 4, num_layers=2).to("cuda")
     average = {name: torch.zeros_like(tensor) for name, tensor in start_average(model).items()}

@@ -26,17 +26,17 @@ ALGORITHMS: list[Any] = [
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
-def test_the_example_runs(example: str) -> None:
+def test_the_example_runs(example):
     exec(compile(example, str(README), "exec"), {})
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_docstrings_of_the_module_run(name: str) -> None:
+def test_docstrings_of_the_module_run(name):
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda made: made.__name__)
-def test_each_algorithm_has_a_section_with_every_argument_and_default(algorithm: Any) -> None:
+def test_each_algorithm_has_a_section_with_every_argument_and_default(algorithm):
     """And an example for the Trainer and one for a loop."""
     section = TEXT.split(f"\n## {algorithm.__name__}\n")[1].split("\n## ")[0]
     assert f"Registered as `{algorithm.metadata.name}`." in section
@@ -48,6 +48,6 @@ def test_each_algorithm_has_a_section_with_every_argument_and_default(algorithm:
     assert section.count("```python") >= 2
 
 
-def test_the_tree_lists_every_file() -> None:
+def test_the_tree_lists_every_file():
     listed = re.findall(r"^  (\w+)\.py ", TEXT, flags=re.MULTILINE)
     assert sorted(f"optim_plugin.{name}" for name in listed) == MODULES

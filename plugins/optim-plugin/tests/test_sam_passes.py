@@ -6,30 +6,15 @@ from typing import Any
 
 import pytest
 import torch
+from optim_parts import make_trainer
+from parts import batches, net
 from torch import nn
-from torch.nn import functional as F
 
-from engine_core import Algorithm, AlgorithmMetadata, Callback, Engine, Event, Logger, State, Trainer
+from engine_core import Algorithm, AlgorithmMetadata, Callback, Engine, Event, Logger, State
 from engine_core.errors import EngineError, NonFiniteLossWarning
 from engine_core.state import LoopControl
 from engine_core_author import RecordingDestination
 from optim_plugin import SAM
-
-
-def make_data() -> list[tuple[torch.Tensor, torch.Tensor]]:
-    generator = torch.Generator().manual_seed(5)
-    return [(torch.randn(8, 4, generator=generator), torch.randint(0, 3, (8,), generator=generator)) for _ in range(4)]
-
-
-def make_net(dropout: float = 0.0) -> nn.Sequential:
-    torch.manual_seed(1)
-    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(dropout), nn.Linear(8, 3))
-
-
-def make_trainer(algorithms: Any, model: nn.Module, **settings: Any) -> Trainer:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    given = {"max_duration": "1ba", "loss_fn": F.cross_entropy, "optimizers": optimizer, "device": "cpu", "seed": 1}
-    return Trainer(model, make_data(), algorithms=algorithms, progress_bar=False, **{**given, **settings})
 
 
 class Seen(Callback):
@@ -97,104 +82,100 @@ class Fail(Callback):
             raise self.error
 
 
-def test_loss_outputs_and_the_log_are_those_of_the_first_pass() -> None:
+def test_loss_outputs_and_the_log_are_those_of_the_first_pass():
     seen, destination = Seen(), RecordingDestination()
-    with make_trainer(SAM(rho=0.5), make_net(), callbacks=seen, loggers=destination) as trainer:
+    with make_trainer(SAM(rho=0.5), seen, loggers=destination, max_duration="1ba") as trainer:
         trainer.fit()
     assert len(seen.losses) == len(seen.outputs) == 2 and not torch.equal(*seen.losses)
     assert seen.end[0] is seen.outputs[0] and seen.end[1] is seen.losses[0]
     assert trainer.state.loss is seen.losses[0]
 
 
-def test_statistics_of_batch_norm_are_those_of_the_first_pass() -> None:
-    models = [make_net(), make_net()]
+def test_statistics_of_batch_norm_are_those_of_the_first_pass():
+    models = [net(), net()]
     for model, algorithms in zip(models, (SAM(rho=0.5), ()), strict=True):
-        with make_trainer(algorithms, model) as trainer:
+        with make_trainer(algorithms, model=model, max_duration="1ba") as trainer:
             trainer.fit()
     for one, other in zip(models[0].buffers(), models[1].buffers(), strict=True):
         assert torch.equal(one, other)
     assert models[0][1].num_batches_tracked == 1
 
 
-def test_the_second_pass_draws_its_own_dropout_masks() -> None:
+def test_the_second_pass_draws_its_own_dropout_masks():
     """As in a hand-written loop that runs forward twice."""
     seen = Seen()
-    with make_trainer(SAM(rho=1e-12), make_net(dropout=0.5), callbacks=seen) as trainer:
+    with make_trainer(SAM(rho=1e-12), seen, model=net(0.5), max_duration="1ba") as trainer:
         trainer.fit()
-    model = make_net(dropout=0.5)
+    model = net(0.5)
     torch.manual_seed(1)  # the seed of the run
-    x = make_data()[0][0]
+    x = batches(8)[0][0]
     assert torch.equal(seen.outputs[0], model(x))
     assert torch.allclose(seen.outputs[1], model(x), rtol=0, atol=1e-6)
     assert not torch.allclose(seen.outputs[0], seen.outputs[1], rtol=0, atol=1e-3)
 
 
-def test_pairs_of_an_augmentation_are_fired_again_on_the_same_draw() -> None:
+def test_pairs_of_an_augmentation_are_fired_again_on_the_same_draw():
     noise, seen = AddNoise(), Seen()
-    model = make_net()
-    with make_trainer([noise, SAM(rho=1e-12)], model, callbacks=seen) as trainer:
+    with make_trainer([noise, SAM(rho=1e-12)], seen, max_duration="1ba") as trainer:
         trainer.fit()
         batch = trainer.state.batch
     forward = [Event.BEFORE_FORWARD, Event.AFTER_FORWARD]
     assert noise.calls == [Event.BEFORE_TRAIN_BATCH, *forward, *forward, Event.AFTER_TRAIN_BATCH]
     assert torch.allclose(*seen.outputs, rtol=0, atol=1e-5)
-    assert torch.equal(batch[0], make_data()[0][0])
+    assert torch.equal(batch[0], batches(8)[0][0])
 
 
 @pytest.mark.filterwarnings("ignore:BatchNorm .* each microbatch:UserWarning")
-@pytest.mark.parametrize("error", [ZeroDivisionError(), KeyboardInterrupt()])
-@pytest.mark.parametrize("microbatch_size", [None, 4])
-def test_an_exception_in_the_second_pass_leaves_weights_batch_and_statistics(
-    error: BaseException, microbatch_size: int | None
-) -> None:
+@pytest.mark.parametrize(("error", "microbatch_size"), [(ZeroDivisionError(), 4), (KeyboardInterrupt(), None)])
+def test_an_exception_in_the_second_pass_leaves_weights_batch_and_statistics(error, microbatch_size):
     passes_before = 1 if microbatch_size is None else 2
-    noise, fail, model, reference = AddNoise(), Fail(error, passes_before + 1), make_net(), make_net()
-    with make_trainer([SAM(rho=0.5), noise], model, callbacks=fail, microbatch_size=microbatch_size) as trainer:
+    noise, fail, model, reference = AddNoise(), Fail(error, passes_before + 1), net(), net()
+    how = {"microbatch_size": microbatch_size, "max_duration": "1ba"}
+    with make_trainer([SAM(rho=0.5), noise], fail, model=model, **how) as trainer:
         with pytest.raises(type(error)):
             trainer.fit()
-        assert torch.equal(trainer.state.batch[0], make_data()[0][0])
+        assert torch.equal(trainer.state.batch[0], batches(8)[0][0])
     assert fail.moved
     assert all(torch.equal(p, fail.weights[name]) for name, p in model.named_parameters())
     assert noise.calls[-1] is Event.AFTER_TRAIN_BATCH and noise.kept is None
-    with make_trainer(noise, reference, microbatch_size=microbatch_size) as trainer:
+    with make_trainer(noise, model=reference, **how) as trainer:
         noise.offset = 0.0
         trainer.fit()
     assert all(torch.equal(*pair) for pair in zip(model.buffers(), reference.buffers(), strict=True))
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError(), KeyboardInterrupt()])
-def test_an_exception_in_the_second_pass_leaves_loss_and_outputs_of_the_first(error: BaseException) -> None:
+def test_an_exception_in_the_second_pass_leaves_loss_and_outputs_of_the_first():
     model, first = nn.Linear(4, 3), (torch.ones(8, 3), torch.ones(()))
     state = State(model=model, algorithms=[sam := SAM()], outputs=first[0], loss=first[1])
 
     def closure() -> None:
         state.outputs = state.loss = torch.zeros(())
-        raise error
+        raise KeyboardInterrupt
 
     state.loop.closure = closure
     model(torch.ones(8, 4)).sum().backward()
-    with pytest.raises(type(error)):
+    with pytest.raises(KeyboardInterrupt):
         sam.apply(Event.AFTER_TRAIN_BATCH, state, Logger())
     assert state.outputs is first[0] and state.loss is first[1]
 
 
-def test_training_continues_after_ctrl_c_in_the_second_pass() -> None:
+def test_training_continues_after_ctrl_c_in_the_second_pass():
     fail = Fail(KeyboardInterrupt(), in_pass=2)
-    with make_trainer(SAM(), make_net(), callbacks=fail, max_duration="3ba") as trainer:
+    with make_trainer(SAM(), fail, max_duration="3ba") as trainer:
         with pytest.raises(KeyboardInterrupt):
             trainer.fit()
         trainer.fit()
     assert trainer.state.timestamp.batch == 3
 
 
-@pytest.mark.parametrize("value", [0.0, float("nan"), float("inf")])
-def test_without_a_direction_the_step_is_the_plain_one(value: float) -> None:
-    models, passes = [make_net(), make_net()], []
+@pytest.mark.parametrize("value", [0.0, float("nan")])
+def test_without_a_direction_the_step_is_the_plain_one(value):
+    models, passes = [net(), net()], []
     for model, algorithms in zip(models, (SAM(), ()), strict=True):
         seen = Seen()
         loss_fn = lambda outputs, targets: outputs.sum() * value  # noqa: E731
         warns = pytest.warns(NonFiniteLossWarning, match="the training loss is") if value else nullcontext()
-        with warns, make_trainer(algorithms, model, loss_fn=loss_fn, callbacks=seen) as trainer:
+        with warns, make_trainer(algorithms, seen, model=model, loss_fn=loss_fn, max_duration="1ba") as trainer:
             trainer.fit()
         passes.append(len(seen.losses))
     assert passes == [1, 1]
@@ -203,8 +184,8 @@ def test_without_a_direction_the_step_is_the_plain_one(value: float) -> None:
 
 
 @pytest.mark.parametrize("method", ["validate", "apply"])
-def test_a_loop_without_a_closure_is_refused(method: str) -> None:
-    state = State(model=make_net(), batch=make_data()[0], algorithms=[SAM()])
+def test_a_loop_without_a_closure_is_refused(method):
+    state = State(model=net(), batch=batches(8)[0], algorithms=[SAM()])
     event = Event.AFTER_DATALOADER if method == "validate" else Event.AFTER_TRAIN_BATCH
     with (
         Engine(state, Logger()) as engine,
@@ -213,7 +194,7 @@ def test_a_loop_without_a_closure_is_refused(method: str) -> None:
         engine.run_event(event)
 
 
-def test_a_scaler_is_refused() -> None:
+def test_a_scaler_is_refused():
     state = State(precision="amp_fp16", loop=LoopControl(closure=lambda: torch.zeros(())))
     with pytest.raises(EngineError, match="'amp_fp16': its scaler unscales"):
         SAM().validate(state)
@@ -223,6 +204,6 @@ def test_a_scaler_is_refused() -> None:
     ("arguments", "message"),
     [({"rho": 0}, r"rho=0 has to be within \(0, inf\)"), ({"interval": 0}, "interval=0"), ({"interval": 1.5}, "whole")],
 )
-def test_impossible_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
+def test_impossible_arguments_are_refused(arguments, message):
     with pytest.raises((ValueError, TypeError), match=message):
         SAM(**arguments)

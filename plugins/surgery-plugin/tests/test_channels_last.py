@@ -1,17 +1,19 @@
-"""ChannelsLast: strides to the letter, the same results, the same parameters."""
+"""ChannelsLast: strides to the letter, the same results and parameters, optimizers that follow, refused norms."""
 
 import copy
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 import torch
-from sklearn.datasets import load_digits
+from parts import trainer
+from surgery_parts import run_init, train_on_digits
 from torch import nn
 from torch.nn import functional as F
 
-from engine_core import Engine, Event, Logger, State, Trainer
-from engine_core.errors import NothingReplacedWarning
-from engine_core_author import RecordingDestination
+from engine_core import Trainer
+from engine_core.errors import ArgumentError
 from surgery_plugin import BlurPool, ChannelsLast, SqueezeExcite, apply_channels_last
 
 
@@ -50,56 +52,24 @@ def strides(model: nn.Module) -> dict[str, tuple[int, ...]]:
     return {name: value.stride() for name, value in model.state_dict().items() if name in NAMES}
 
 
-def digits() -> tuple[torch.Tensor, torch.Tensor]:
-    data: Any = load_digits()
-    return torch.tensor(data.images, dtype=torch.float32)[:, None] / 16, torch.tensor(data.target)
-
-
-def train(model: nn.Module, algorithms: Any, **settings: Any) -> Trainer:
-    x, y = digits()
-    loader = list(zip(x[:1200].split(60), y[:1200].split(60), strict=True))
-    given = {"loss_fn": F.cross_entropy, "device": "cpu", "seed": 1, "max_duration": "1ep", **settings}
-    given.setdefault("optimizers", lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9))
-    with Trainer(model, loader, algorithms=algorithms, **given) as trainer:
-        trainer.fit()
-    return trainer
-
-
-def test_tensors_of_four_dimensions_get_the_strides_of_channels_last() -> None:
+def test_tensors_of_four_dimensions_get_the_strides_of_channels_last():
     model = Net()
     assert apply_channels_last(model) == NAMES
     assert strides(model) == STRIDES
 
 
-def test_parameters_stay_the_same_objects_with_the_same_values() -> None:
+def test_parameters_stay_the_same_objects_with_the_same_values_and_a_second_time_nothing_moves():
     model = Net()
     before, values = dict(model.named_parameters()), copy.deepcopy(model.state_dict())
     apply_channels_last(model)
     assert all(parameter is before[name] for name, parameter in model.named_parameters())
     assert all(torch.equal(value, values[name]) for name, value in model.state_dict().items())
-
-
-def test_a_second_time_nothing_moves() -> None:
-    model = Net()
-    apply_channels_last(model)
     places = [value.data_ptr() for value in model.state_dict().values()]
     assert apply_channels_last(model) == NAMES
     assert [value.data_ptr() for value in model.state_dict().values()] == places
 
 
-def test_outputs_and_gradients_are_the_same_but_for_rounding() -> None:
-    plain, model, x = Net(), Net(), torch.randn(3, 1, 8, 8)
-    model.load_state_dict(plain.state_dict())
-    apply_channels_last(model)
-    assert strides(model) == STRIDES
-    torch.testing.assert_close(model(x), plain(x))
-    for net in (model, plain):
-        net(x).square().sum().backward()
-    for one, other in zip(model.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-5)
-
-
-def test_batches_need_not_be_converted_as_the_weight_decides() -> None:
+def test_batches_need_not_be_converted_as_the_weight_decides():
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 4, 1))
     x = torch.randn(2, 3, 12, 12)
     assert not model(x).is_contiguous(memory_format=torch.channels_last)
@@ -109,67 +79,206 @@ def test_batches_need_not_be_converted_as_the_weight_decides() -> None:
         assert model[:count](x).is_contiguous(memory_format=torch.channels_last)
 
 
-def test_lazy_parameters_are_skipped() -> None:
-    assert apply_channels_last(nn.Sequential(nn.LazyConv2d(8, 3), nn.Conv2d(1, 2, 3))) == ["1.weight"]
-
-
-def test_volumes_are_left_as_they_are() -> None:
-    """`Module.to(memory_format=torch.channels_last)` raises there."""
-    model = nn.Sequential(nn.Conv3d(2, 4, 3), nn.Conv2d(2, 4, 3))
-    assert apply_channels_last(model) == ["1.weight"]
+def test_lazy_parameters_and_volumes_are_left_as_they_are():
+    """`Module.to(memory_format=torch.channels_last)` raises for volumes."""
+    model = nn.Sequential(nn.Conv3d(2, 4, 3), nn.LazyConv2d(8, 3), nn.Conv2d(2, 4, 3))
+    assert apply_channels_last(model) == ["2.weight"]
     assert model[0].weight.is_contiguous()
 
 
-def test_copies_and_moves_and_loaded_weights_keep_the_format() -> None:
+def test_copies_and_moves_and_loaded_weights_keep_the_format():
     model = Net()
     apply_channels_last(model)
     model.load_state_dict(Net().state_dict())
     assert strides(model) == strides(copy.deepcopy(model)) == strides(model.double()) == STRIDES
 
 
-def test_on_digits_training_is_the_same_but_for_rounding_and_ends_in_the_format() -> None:
+def test_on_digits_training_is_the_same_but_for_rounding_and_ends_in_the_format():
     plain, model = Net(), Net()
     model.load_state_dict(plain.state_dict())
-    train(plain, [])
-    trainer = train(model, ["channels_last"])
+    momentum = lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9)  # noqa: E731
+    train_on_digits(plain, optimizers=momentum)
+    trainer = train_on_digits(model, ["channels_last"], optimizers=momentum)
     assert strides(model) == STRIDES
     for name, value in model.state_dict().items():
         torch.testing.assert_close(value, plain.state_dict()[name], rtol=1e-3, atol=1e-4)
-    momentum = trainer.state.optimizers[0].state[model.up.weight]["momentum_buffer"]
-    assert momentum.is_contiguous(memory_format=torch.channels_last)
-
-
-def test_an_optimizer_made_before_trains_the_parameters() -> None:
-    model = Net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    before = model.up.weight.detach().clone()
-    train(model, ["channels_last"], optimizers=optimizer, max_duration="1ba")
-    assert {id(p) for p in optimizer.param_groups[0]["params"]} == {id(p) for p in model.parameters()}
-    assert not torch.equal(model.up.weight, before) and strides(model) == STRIDES
-
-
-def run_init(model: nn.Module, algorithms: list[Any]) -> list[dict[str, Any]]:
-    destination = RecordingDestination()
-    with Engine(State(model=model, algorithms=algorithms, seed=0), Logger([destination])) as engine:
-        engine.run_event(Event.INIT)
-    return [metrics for _, metrics in destination.metrics]
-
-
-def test_what_was_laid_out_is_counted_in_the_log() -> None:
-    assert run_init(Net(), [ChannelsLast()]) == [{"channels_last/replaced": 5}]
-
-
-def test_a_model_without_images_causes_a_warning_by_name() -> None:
-    with pytest.warns(NothingReplacedWarning, match=r"channels_last .*with 4 dimensions"):
-        run_init(nn.Linear(2, 2), [ChannelsLast()])
+    held = trainer.state.optimizers[0].state[model.up.weight]["momentum_buffer"]
+    assert held.is_contiguous(memory_format=torch.channels_last)
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_it_comes_after_those_that_change_layers_wherever_it_is_listed(turned: bool) -> None:
-    algorithms = [ChannelsLast(), SqueezeExcite(4, 2), BlurPool(min_channels=4)]
-    logged = run_init(nn.Sequential(nn.Conv2d(4, 4, 3, stride=2)), list(reversed(algorithms)) if turned else algorithms)
+def test_it_comes_after_those_that_change_layers_wherever_it_is_listed(turned):
+    algorithms = [ChannelsLast(), SqueezeExcite(4, 2), BlurPool(min_channels=4)][:: -1 if turned else 1]
+    logged = run_init(nn.Sequential(nn.Conv2d(4, 4, 3, stride=2)), *algorithms)
     assert [next(iter(entry)) for entry in logged] == [
         "blurpool/replaced",
         "squeeze_excite/replaced",
         "channels_last/replaced",
     ]
+
+
+OPTIMIZERS: dict[str, Any] = {
+    "fused Adam": lambda model: torch.optim.Adam(model.parameters(), lr=0.1, amsgrad=True, fused=True),
+    "fused SGD": lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True),
+    "SGD": lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+}
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    model(torch.linspace(-1, 1, 54).view(2, 3, 3, 3)).square().sum().backward()
+    optimizer.step()
+
+
+def start_a_trainer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    trainer([torch.randn(2, 3, 3, 3)], model, optimizers=optimizer, algorithms="channels_last").close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "operate"),
+    [
+        ("fused Adam", lambda model, optimizer: apply_channels_last(model, optimizers=[optimizer])),
+        ("fused SGD", lambda model, optimizer: run_init(model, ChannelsLast(), optimizers=optimizer)),
+        ("fused Adam", start_a_trainer),
+        ("SGD", start_a_trainer),
+    ],
+)
+def test_an_optimizer_that_has_made_steps_makes_the_same_ones_afterwards(kind, operate):
+    """Fused ones read values by their position in memory, so weights and momenta need the same layout."""
+    plain = nn.Sequential(nn.Conv2d(3, 4, 3))
+    model = copy.deepcopy(plain)
+    one, other = OPTIMIZERS[kind](plain), OPTIMIZERS[kind](model)
+    step(plain, one)
+    step(model, other)
+    operate(model, other)
+    for _ in range(2):
+        step(plain, one)
+        step(model, other)
+    torch.testing.assert_close(model[0].weight, plain[0].weight, rtol=0, atol=1e-5)
+
+
+def test_a_gradient_that_waits_for_its_step_is_laid_out_too():
+    plain = nn.Sequential(nn.Conv2d(3, 4, 3))
+    model = copy.deepcopy(plain)
+    for net in (plain, model):
+        net(torch.linspace(-1, 1, 54).view(2, 3, 3, 3)).square().sum().backward()
+    optimizers = [torch.optim.Adam(net.parameters(), lr=0.1, fused=True) for net in (plain, model)]
+    apply_channels_last(model)
+    assert model[0].weight.grad.is_contiguous(memory_format=torch.channels_last)
+    for optimizer in optimizers:
+        optimizer.step()
+    torch.testing.assert_close(model[0].weight, plain[0].weight, rtol=0, atol=1e-6)
+
+
+def test_what_has_not_the_shape_of_the_parameter_stays():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 1))
+    optimizer = torch.optim.Adam(model[:1].parameters(), lr=0.1)
+    model[0](torch.randn(2, 3, 3, 3)).sum().backward()
+    optimizer.step()
+    before = {key: value.clone() for key, value in optimizer.state[model[0].weight].items()}
+    apply_channels_last(model, optimizers=[optimizer])
+    held = optimizer.state[model[0].weight]
+    assert all(torch.equal(held[key], value) for key, value in before.items())
+    assert held["exp_avg"].stride() == model[0].weight.stride() == (27, 1, 9, 3)
+    assert set(optimizer.state) == set(model[0].parameters())
+
+
+def fit(model: nn.Module, size: int = 6, layout: Any = torch.contiguous_format, **settings: Any) -> Trainer:
+    """Train on three batches of images with four channels."""
+    data = [(torch.randn(4, 4, size, size).to(memory_format=layout), torch.randn(4, 4)) for _ in range(3)]
+    given = {"max_duration": "1ep", "loss_fn": lambda y, t: F.mse_loss(y.flatten(2).mean(2), t), "device": "cpu"}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Trainer(model, data, optimizers=optimizer, algorithms=ChannelsLast(), **{**given, **settings}) as trainer:
+        trainer.fit()
+    return trainer
+
+
+def conv(*, trains: bool = True, size: int = 3) -> nn.Module:
+    return nn.Conv2d(4, 4, size).requires_grad_(trains)
+
+
+def norm(*, trains: bool = True) -> nn.Module:
+    return nn.GroupNorm(2, 4).requires_grad_(trains)
+
+
+class FrozenPart(nn.Module):
+    """Its first part runs without gradients, though it could train."""
+
+    def __init__(self, size: int = 3) -> None:
+        super().__init__()
+        self.frozen, self.norm, self.last = conv(size=size), norm(), nn.Conv2d(4, 4, 1)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        with torch.no_grad():
+            x = self.frozen(x)
+        return self.last(self.norm(x))
+
+
+class DefinedFirst(nn.Module):
+    """Its norm is defined first, and used behind a convolution that trains."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.conv = norm(), conv()
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.norm(self.conv(x))
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "the first layer": (lambda: nn.Sequential(norm(), conv()), "0"),
+    "behind what the user froze": (lambda: nn.Sequential(conv(trains=False), nn.Sequential(norm(), conv())), "1.0"),
+    "behind what runs without gradients": (FrozenPart, "norm"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_norm_that_would_crash_is_refused_by_name_before_anything_is_trained(kind):
+    make, name = REFUSED[kind]
+    model = make()
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    with pytest.raises(ArgumentError) as refused:
+        fit(model, layout=torch.channels_last)
+    assert str(refused.value) == (
+        f"channels_last: the GroupNorm {name!r} trains, and its input needs no gradient; on a CPU, torch crashes in "
+        f"the backward pass of such a norm in this memory format: freeze {name!r} too, train a layer before it, or "
+        "leave out channels_last"
+    )
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    assert all(not module._forward_pre_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.Sequential(conv(), norm(), conv()),
+        lambda: nn.Sequential(conv(trains=False), norm(trains=False), conv(), norm()),
+        lambda: nn.Sequential(norm(), conv()),
+        DefinedFirst,
+        lambda: nn.Sequential(conv(trains=False), nn.GroupNorm(2, 4, affine=False), conv()),
+    ],
+)
+def test_all_others_train_and_keep_no_hook(make):
+    model = make()
+    trainer = fit(model, eval_dataloader=[(torch.randn(4, 4, 6, 6), torch.randn(4, 4))], size=8)
+    assert trainer.state.timestamp.batch == 3
+    assert all(not module._forward_pre_hooks for module in model.modules())
+
+
+def test_the_check_is_for_this_format_only():
+    class Contiguous(FrozenPart):
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.last(self.norm(self.frozen(x).detach().contiguous()))
+
+    assert fit(Contiguous()).state.timestamp.batch == 3
+
+
+@pytest.mark.full
+def test_torch_crashes_where_it_is_refused():
+    """If this fails, torch has mended its fault, and what this file tests can go."""
+    code = (
+        "import torch\n"
+        "x = torch.randn(4, 4, 6, 6).to(memory_format=torch.channels_last)\n"
+        "torch.nn.GroupNorm(2, 4)(x).sum().backward()\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode < 0

@@ -9,6 +9,24 @@ from surgery_plugin import BlurPool, ChannelsLast, FusedLayerNorm, GatedLinearUn
 from surgery_plugin.passes import sort_fused_layernorm_last
 
 
+def conv_net() -> nn.Module:
+    """Return a net with a plain and a strided convolution and a max-pool."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1),
+        nn.BatchNorm2d(4),
+        nn.MaxPool2d(2),
+        nn.Conv2d(4, 8, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(8, 8, 3, padding=1),
+        nn.Flatten(),
+        nn.Linear(32, 16),
+        nn.LayerNorm(16),
+        nn.ReLU(),
+        nn.Linear(16, 4),
+    )
+
+
 class TestBlurPool(AlgorithmConformance):
     """With a strided convolution and a max-pool."""
 
@@ -16,27 +34,7 @@ class TestBlurPool(AlgorithmConformance):
         return BlurPool(min_channels=4)
 
     def make_model(self) -> nn.Module:
-        torch.manual_seed(0)
-        return nn.Sequential(
-            nn.Conv2d(1, 4, 3, padding=1),
-            nn.BatchNorm2d(4),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(4, 8, 3, stride=2, padding=1),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Linear(32, 16),
-            nn.LayerNorm(16),
-            nn.ReLU(),
-            nn.Linear(16, 4),
-        )
-
-
-class TestBlurPoolOfPoolsAlone(TestBlurPool):
-    """Convolutions are left as they are."""
-
-    def make_algorithm(self) -> BlurPool:
-        return BlurPool(replace_convs=False)
+        return conv_net()
 
 
 class TestChannelsLast(AlgorithmConformance):
@@ -60,24 +58,6 @@ class TestSortFusedLayernormLast(PassConformance):
         return sort_fused_layernorm_last
 
 
-class TestGatedLinearUnits(AlgorithmConformance):
-    """On a Sequential."""
-
-    def make_algorithm(self) -> GatedLinearUnits:
-        return GatedLinearUnits()
-
-    def make_model(self) -> nn.Module:
-        return nn.Sequential(
-            nn.Conv2d(1, 4, 3, padding=1),
-            nn.BatchNorm2d(4),
-            nn.Flatten(),
-            nn.Linear(256, 16),
-            nn.GELU(),
-            nn.Dropout(0.1),
-            nn.Linear(16, 4),
-        )
-
-
 class Rows(nn.Module):
     """An encoder over the rows of an image."""
 
@@ -90,7 +70,7 @@ class Rows(nn.Module):
         return self.head(self.encoder(x.squeeze(1)).mean(1))
 
 
-class TestGatedLinearUnitsOfAnEncoder(TestGatedLinearUnits):
+class TestGatedLinearUnits(AlgorithmConformance):
     """On a transformer, with another activation."""
 
     def make_algorithm(self) -> GatedLinearUnits:
@@ -107,28 +87,7 @@ class TestSqueezeExcite(AlgorithmConformance):
         return SqueezeExcite(min_channels=4, latent_channels=4)
 
     def make_model(self) -> nn.Module:
-        torch.manual_seed(0)
-        return nn.Sequential(
-            nn.Conv2d(1, 4, 3, padding=1),
-            nn.BatchNorm2d(4),
-            nn.ReLU(),
-            nn.Conv2d(4, 8, 3, stride=2, padding=1),
-            nn.ReLU(),
-            nn.Conv2d(8, 8, 3, padding=1),
-            nn.MaxPool2d(2),
-            nn.Flatten(),
-            nn.Linear(32, 16),
-            nn.LayerNorm(16),
-            nn.ReLU(),
-            nn.Linear(16, 4),
-        )
-
-
-class TestSqueezeExciteOfAFraction(TestSqueezeExcite):
-    """The latent channels as a fraction."""
-
-    def make_algorithm(self) -> SqueezeExcite:
-        return SqueezeExcite(min_channels=8, latent_channels=0.25)
+        return conv_net()
 
 
 class BasicBlock(nn.Module):
@@ -161,10 +120,3 @@ class TestStochasticDepthPerBatch(TestStochasticDepth):
 
     def make_algorithm(self) -> StochasticDepth:
         return StochasticDepth(drop_rate=0.5, drop_distribution="uniform", drop_per="batch")
-
-
-class TestStochasticDepthWarmingUp(TestStochasticDepth):
-    """Over the first epoch."""
-
-    def make_algorithm(self) -> StochasticDepth:
-        return StochasticDepth(drop_rate=0.5, drop_warmup="1ep")

@@ -1,14 +1,17 @@
-"""Stochastic depth with unusual blocks: in place, in mixed precision, held by two, known by name."""
+"""Stochastic depth with unusual blocks, with several instances, and beside GatedLinearUnits and FusedLayerNorm."""
 
-import copy
+import itertools
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from parts import trainer
+from surgery_parts import run_init
 from torch import nn
 
-from engine_core import Engine, Event, Logger, State
-from surgery_plugin import StochasticBlock, StochasticDepth, apply_stochastic_depth
+from engine_core import Engine, Logger, State
+from surgery_plugin import FusedLayerNorm, GatedLinearUnits, StochasticBlock, StochasticDepth, apply_stochastic_depth
 
 
 class BasicBlock(nn.Module):
@@ -34,9 +37,10 @@ IN_PLACE = {
 }
 
 
-@pytest.mark.parametrize("per", ["sample", "batch"])
-@pytest.mark.parametrize("add", IN_PLACE.values(), ids=IN_PLACE)
-def test_blocks_that_change_their_input_are_refused_by_name_in_training(add, per) -> None:
+@pytest.mark.parametrize(
+    ("add", "per"), list(zip(IN_PLACE.values(), ["sample", "batch", "sample"], strict=True)), ids=IN_PLACE
+)
+def test_blocks_that_change_their_input_are_refused_by_name_in_training(add, per):
     """Their input would be their output where they are dropped, so that they never were."""
     model = nn.Sequential(BasicBlock(add))
     apply_stochastic_depth(model, drop_per=per)
@@ -48,20 +52,13 @@ def test_blocks_that_change_their_input_are_refused_by_name_in_training(add, per
 @pytest.mark.parametrize(
     "add", [lambda x: x.sin().add_(x), lambda x: torch.relu_(x)[:, :2]], ids=["own", "no identity"]
 )
-def test_blocks_that_work_in_place_elsewhere_or_have_no_identity_are_not_refused(add) -> None:
+def test_blocks_that_work_in_place_elsewhere_or_have_no_identity_are_not_refused(add):
     model = nn.Sequential(BasicBlock(add))
     apply_stochastic_depth(model)
     model(torch.randn(2, 4))
 
 
-def test_in_inference_mode_a_block_in_training_can_still_be_dropped() -> None:
-    model = nn.Sequential(BasicBlock(torch.sin))
-    apply_stochastic_depth(model, drop_rate=0.5)
-    with torch.inference_mode():
-        model(torch.randn(2, 4))
-
-
-def test_dropped_for_the_batch_under_autocast_the_output_has_the_dtype_that_the_block_gives() -> None:
+def test_dropped_for_the_batch_under_autocast_the_output_has_the_dtype_that_the_block_gives():
     model = nn.Sequential(BasicBlock(torch.sin))
     model[0].add = model[0].linear
     apply_stochastic_depth(model, drop_rate=0.5, drop_per="batch", generator=torch.Generator().manual_seed(3))
@@ -84,7 +81,7 @@ class Residual(BasicBlock):
         return super().forward(x)
 
 
-def test_where_all_blocks_are_dropped_and_nothing_before_them_trains_the_loss_has_a_graph_of_zeros() -> None:
+def test_where_all_blocks_are_dropped_and_nothing_before_them_trains_the_loss_has_a_graph_of_zeros():
     """As where layer freezing has frozen what comes first: backward through x alone would raise."""
     model = nn.Sequential(Residual(), Residual())
     generator = torch.Generator().manual_seed(3)
@@ -101,7 +98,7 @@ def test_where_all_blocks_are_dropped_and_nothing_before_them_trains_the_loss_ha
 
 
 @pytest.mark.parametrize("why", ["x has a graph", "nothing trains", "no gradients"])
-def test_a_dropped_block_that_no_graph_depends_on_is_not_computed(why: str) -> None:
+def test_a_dropped_block_that_no_graph_depends_on_is_not_computed(why):
     model = nn.Sequential(Residual())
     apply_stochastic_depth(model, [Residual], 0.9, drop_per="batch", generator=torch.Generator().manual_seed(3))
     model.requires_grad_(why != "nothing trains")
@@ -111,54 +108,68 @@ def test_a_dropped_block_that_no_graph_depends_on_is_not_computed(why: str) -> N
     assert model[0].block.computed < 10
 
 
-def test_a_copy_knows_what_its_blocks_give_and_computes_none_that_is_dropped() -> None:
-    model, x = nn.Sequential(Residual()), torch.randn(2, 4, requires_grad=True)
-    apply_stochastic_depth(model, [Residual], 0.9, drop_per="batch", generator=torch.Generator().manual_seed(3))
-    model(x)
-    other = copy.deepcopy(model)
-    for _ in range(20):
-        assert torch.equal(model(x), other(x))
-        assert model[0].block.computed == other[0].block.computed
-    assert model[0].block.computed < 10
-
-
-def test_an_optimizer_that_knows_names_gets_the_new_ones() -> None:
-    model = nn.Sequential(BasicBlock(torch.sin))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    optimizer.param_groups[0]["param_names"] = ["0.linear.weight", "0.linear.bias"]  # torch 2.6 takes them itself
-    apply_stochastic_depth(model, optimizers=[optimizer])
-    assert optimizer.param_groups[0]["param_names"] == ["0.block.linear.weight", "0.block.linear.bias"]
-
-
-def init(model: nn.Module, *algorithms: StochasticDepth) -> None:
-    with Engine(State(model=model, algorithms=list(algorithms), seed=3), Logger()) as engine:
-        engine.run_event(Event.INIT)
-
-
-def test_two_instances_on_one_block_are_refused_by_name() -> None:
+def test_two_instances_on_one_block_are_refused_by_name():
     with pytest.raises(ValueError, match=r"two instances in one run drop the block '0' \(BasicBlock\)"):
-        init(nn.Sequential(BasicBlock(torch.sin)), StochasticDepth(drop_rate=0.5), StochasticDepth())
+        run_init(nn.Sequential(BasicBlock(torch.sin)), StochasticDepth(drop_rate=0.5), StochasticDepth())
 
 
-def test_two_instances_on_their_own_blocks_drop_them_independently() -> None:
+def test_two_instances_on_their_own_blocks_drop_them_independently():
     model = nn.Sequential(BasicBlock(torch.sin), Other(torch.sin))
-    init(model, *(StochasticDepth((target,), 0.5) for target in ("BasicBlock", "Other")))
+    run_init(model, *(StochasticDepth((target,), 0.5) for target in ("BasicBlock", "Other")))
     draws = [block.draws.kept(0.5, 50) for block in model]
     assert [block.rate for block in model] == [0.5, 0.5]
     assert not torch.equal(*draws)
 
 
-def test_two_instances_may_share_out_the_blocks_that_one_had_in_an_earlier_run() -> None:
-    model = nn.Sequential(BasicBlock(torch.sin), Other(torch.sin))
-    init(model, StochasticDepth((BasicBlock,)))
-    init(model, StochasticDepth(("BasicBlock",), 0.5), StochasticDepth(("Other",), 0.25))
-    assert [block.rate for block in model] == [0.5, 0.25]
-
-
-def test_another_run_may_take_over_the_blocks_of_an_earlier_one() -> None:
+def test_another_run_may_take_over_the_blocks_of_an_earlier_one():
     model, first = nn.Sequential(BasicBlock(torch.sin)), StochasticDepth(drop_rate=0.5)
-    init(model, first)
-    init(model, StochasticDepth(drop_rate=0.25))
+    run_init(model, first)
+    run_init(model, StochasticDepth(drop_rate=0.25))
     assert isinstance(model[0], StochasticBlock) and model[0].rate == 0.25
-    init(model, first)
+    run_init(model, first)
     assert model[0].rate == 0.5
+
+
+MAKERS: dict[str, Any] = {
+    "gated": GatedLinearUnits,
+    "fused": FusedLayerNorm,
+    "sample": lambda: StochasticDepth(drop_rate=0.5),
+    "batch": lambda: StochasticDepth(drop_rate=0.5, drop_per="batch"),
+}
+ORDERS = list(itertools.permutations(("gated", "fused", "sample")))
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 3)
+        self.head = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.encoder(x).mean(1))
+
+
+def train(names: tuple[str, ...]) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    torch.manual_seed(0)
+    model, data = Net(), [(torch.randn(6, 5, 8), torch.randint(4, (6,))) for _ in range(4)]
+    algorithms = [MAKERS[name]() for name in names]
+    with trainer(data, model, algorithms=algorithms, precision="amp_bf16", max_duration="2ep", seed=1) as run:
+        run.fit()
+    with torch.no_grad():
+        return model.state_dict(), model.eval()(data[0][0])
+
+
+@pytest.mark.parametrize("names", [("gated", "fused", "batch"), ("gated", "fused", "sample")], ids="-".join)
+def test_all_orders_train_the_same_bit_for_bit(names):
+    (weights, out), *others = [train(order) for order in itertools.permutations(names)]
+    assert "encoder.layers.2.block.linear1.gate.weight" in weights
+    for other, computed in others:
+        assert list(weights) == list(other) and all(torch.equal(weights[key], other[key]) for key in weights)
+        assert torch.equal(out, computed)
+
+
+@pytest.mark.parametrize("order", ORDERS, ids="-".join)
+def test_blocks_come_after_the_layers_in_them_and_the_norms_last(order):
+    with Engine(State(algorithms=[MAKERS[name]() for name in order]), Logger()) as engine:
+        explained = [line.algorithm for line in engine.explain("init")]
+    assert explained == ["GatedLinearUnits", "StochasticDepth", "FusedLayerNorm"]

@@ -23,25 +23,25 @@ ALGORITHMS = [name for name in SECTIONS if hasattr(surgery_plugin, name)]
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
-def test_the_example_runs_and_prints_what_it_says(example: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_runs_and_prints_what_it_says(example, capsys):
     exec(compile(example, str(README), "exec"), {})
     printed = re.findall(r"print\(.*\)  # (.*)", example)
     assert capsys.readouterr().out.splitlines() == printed
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_docstrings_of_the_module_run(name: str) -> None:
+def test_docstrings_of_the_module_run(name):
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
-def test_each_algorithm_has_a_section_and_each_section_a_blank_line_before() -> None:
+def test_each_algorithm_has_a_section_and_each_section_a_blank_line_before():
     layers = ["BlurPool", "SqueezeExcite", "ChannelsLast", "GatedLinearUnits", "FusedLayerNorm", "StochasticDepth"]
     assert layers == ALGORITHMS
     assert set(layers) == {name for name in surgery_plugin.__all__ if hasattr(getattr(surgery_plugin, name), "match")}
     assert len(re.findall(r"^## ", TEXT, flags=re.MULTILINE)) == TEXT.count("\n\n## ")
 
 
-def test_the_config_builds_the_algorithms_that_it_names(tmp_path: Path) -> None:
+def test_the_config_builds_the_algorithms_that_it_names(tmp_path):
     (given,) = re.findall(r"```yaml\n(.*?)```", TEXT, flags=re.DOTALL)
     target = '{target: "torch.nn:Identity"}'
     rest = "".join(f"{key}: {target}\n" for key in ("model", "data", "optimizer"))
@@ -52,13 +52,13 @@ def test_the_config_builds_the_algorithms_that_it_names(tmp_path: Path) -> None:
     assert vars(built[surgery_plugin.StochasticDepth])["settings"].drop_per == "batch"
 
 
-def test_the_tree_names_each_file() -> None:
+def test_the_tree_names_each_file():
     tree = re.findall(r"^ +(\w+\.py) ", TEXT, flags=re.MULTILINE)
     assert sorted(tree) == sorted(f"{name.rpartition('.')[2]}.py" for name in MODULES)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_its_section_names_it_and_gives_every_argument_and_default(name: str) -> None:
+def test_its_section_names_it_and_gives_every_argument_and_default(name):
     algorithm: Any = getattr(surgery_plugin, name)
     rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", SECTIONS[name], flags=re.MULTILINE)
     signature = inspect.signature(algorithm).parameters

@@ -12,10 +12,8 @@ from torch.nn.utils import parametrizations, prune
 
 from engine_core.errors import ArgumentError
 from surgery_plugin.replacement import replace_modules
-from surgery_plugin.replacement.hooks import machinery_of
-from surgery_plugin.replacement.plan import title
 
-from .test_replacement import Wrap, wrap
+from .test_replacement import wrap
 
 REGISTERS = {
     "forward": lambda m, hook: m.register_forward_hook(hook),
@@ -32,17 +30,6 @@ REGISTERS = {
 }
 """Ways to hook into a module."""
 
-POLICIES = {
-    "new": lambda m, n: nn.Linear(2, 2),
-    "copied": lambda m, n: copy.deepcopy(m),
-    "wrapped": wrap,
-}
-
-
-class Failing(nn.Linear):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        raise ZeroDivisionError
-
 
 def use(model: nn.Module) -> None:
     """Do what calls hooks of any kind once."""
@@ -50,27 +37,29 @@ def use(model: nn.Module) -> None:
     model.load_state_dict(model.state_dict())
 
 
-@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 @pytest.mark.parametrize("register", REGISTERS.values(), ids=REGISTERS)
-def test_a_hook_is_called_once_with_the_new_module_until_its_handle_removes_it(register: Any, policy: Any) -> None:
-    model = nn.Sequential(nn.Linear(2, 2))
-    calls: list[tuple[Any, ...]] = []
-    handle = register(model[0], lambda *arguments: calls.append(arguments))
-    use(model)
-    before = [len(arguments) for arguments in calls]
-    calls.clear()
-    replace_modules(model, {nn.Linear: policy})
-    use(model)
-    assert [len(arguments) for arguments in calls] == before == [len(calls[0])]
-    assert calls[0][0] is model[0]
-    handle.remove()
-    use(model)
-    assert len(calls) == 1
+def test_a_hook_is_called_once_with_the_new_module_until_its_handle_removes_it(register):
+    for policy in (lambda m, n: nn.Linear(2, 2), lambda m, n: copy.deepcopy(m), wrap):
+        model, calls = nn.Sequential(nn.Linear(2, 2)), []
+        handle = register(model[0], lambda *arguments, calls=calls: calls.append(arguments))
+        use(model)
+        before = [len(arguments) for arguments in calls]
+        calls.clear()
+        replace_modules(model, {nn.Linear: policy})
+        use(model)
+        assert [len(arguments) for arguments in calls] == before == [len(calls[0])]
+        assert calls[0][0] is model[0]
+        handle.remove()
+        use(model)
+        assert len(calls) == 1
 
 
-def test_a_hook_that_is_always_called_is_called_after_an_error_in_the_new_module() -> None:
-    model = nn.Sequential(nn.Linear(2, 2))
-    calls: list[Any] = []
+def test_a_hook_that_is_always_called_is_called_after_an_error_in_the_new_module():
+    class Failing(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise ZeroDivisionError
+
+    model, calls = nn.Sequential(nn.Linear(2, 2)), []
     model[0].register_forward_hook(lambda *arguments: calls.append(arguments), always_call=True)
     replace_modules(model, {nn.Linear: lambda m, n: Failing(2, 2)})
     with pytest.raises(ZeroDivisionError):
@@ -78,7 +67,7 @@ def test_a_hook_that_is_always_called_is_called_after_an_error_in_the_new_module
     assert len(calls) == 1
 
 
-def test_the_new_modules_own_hooks_are_within_those_that_move() -> None:
+def test_the_new_modules_own_hooks_are_within_those_that_move():
     calls: list[str] = []
     model = nn.Sequential(nn.Linear(2, 2))
 
@@ -96,7 +85,7 @@ def test_the_new_modules_own_hooks_are_within_those_that_move() -> None:
     assert calls == ["user in", "own in", "own out", "user out"]
 
 
-def test_a_part_with_a_former_parts_name_gets_its_hooks() -> None:
+def test_a_part_with_a_former_parts_name_gets_its_hooks():
     model = nn.Sequential(nn.Sequential(nn.Linear(2, 2)))
     calls: list[Any] = []
     model[0][0].register_forward_hook(lambda m, i, o: calls.append(m))
@@ -105,7 +94,7 @@ def test_a_part_with_a_former_parts_name_gets_its_hooks() -> None:
     assert calls == [model[0][0]]
 
 
-def test_hooks_of_a_part_that_nothing_replaces_are_refused() -> None:
+def test_hooks_of_a_part_that_nothing_replaces_are_refused():
     model = nn.Sequential(nn.Sequential(nn.Linear(2, 2)))
     model[0][0].register_forward_hook(print)
     with pytest.raises(
@@ -114,17 +103,7 @@ def test_hooks_of_a_part_that_nothing_replaces_are_refused() -> None:
         replace_modules(model, {nn.Sequential: lambda m, n: nn.Linear(2, 2) if n else None})
 
 
-def test_hooks_of_a_kept_part_stay_with_it() -> None:
-    model = nn.Sequential(nn.Sequential(nn.Linear(2, 2)))
-    calls: list[Any] = []
-    part = model[0][0]
-    part.register_forward_hook(lambda m, i, o: calls.append(m))
-    replace_modules(model, {nn.Sequential: lambda m, n: Wrap(m) if n else None})
-    model(torch.ones(1, 2))
-    assert calls == [part]
-
-
-def test_a_hook_with_state_is_not_copied_along_with_its_module() -> None:
+def test_a_hook_with_state_is_not_copied_along_with_its_module():
     class Counter:
         calls = 0
 
@@ -143,7 +122,7 @@ def noting(module: Any, *arguments: Any) -> None:
     module.calls.append(arguments[0])
 
 
-def test_what_a_module_hooked_into_itself_stays_with_it() -> None:
+def test_what_a_module_hooked_into_itself_stays_with_it():
     class Counting(nn.Linear):
         def __init__(self) -> None:
             super().__init__(2, 2)
@@ -171,58 +150,36 @@ def weight_norm_of_old(module: nn.Module) -> nn.Module:
         return nn.utils.weight_norm(module)
 
 
-NORMS = {
-    "weight_norm": parametrizations.weight_norm,
-    "weight_norm of old": weight_norm_of_old,
-    "spectral_norm": parametrizations.spectral_norm,
-    "spectral_norm of old": nn.utils.spectral_norm,
-    "pruning": lambda m: prune.l1_unstructured(m, "weight", 0.5),
-}
-
-
-@pytest.mark.parametrize("norm", NORMS.values(), ids=NORMS)
-def test_a_norm_stays_with_the_module_that_is_wrapped(norm: Any) -> None:
+@pytest.mark.parametrize(
+    ("norm", "reason"),
+    [
+        (parametrizations.weight_norm, "a parametrization of 'weight'"),
+        (weight_norm_of_old, "a torch hook, WeightNorm"),
+        (nn.utils.spectral_norm, "a torch hook, SpectralNorm"),
+        (lambda m: prune.l1_unstructured(m, "weight", 0.5), "a torch hook, L1Unstructured"),
+    ],
+)
+def test_a_norm_stays_with_the_module_that_is_wrapped_and_one_that_a_new_module_would_lose_is_refused(norm, reason):
     model = nn.Sequential(norm(nn.Linear(2, 2))).eval()
-    inputs = torch.ones(1, 2)
+    linear, inputs = model[0], torch.ones(1, 2)
     expected, saved = model(inputs).detach(), model.state_dict()
+    with pytest.raises(ArgumentError, match=f"'0' .*Linear. has {reason}, which the Linear that replaces '0'"):
+        replace_modules(model, {nn.Linear: lambda m, n: nn.Linear(2, 2)})
+    assert model[0] is linear
     replace_modules(model, {nn.Linear: wrap})
     assert torch.equal(model(inputs), expected)
     assert [key.replace("inner.", "") for key in model.state_dict()] == list(saved)
     model.load_state_dict(model.state_dict())
 
 
-@pytest.mark.parametrize(
-    ("norm", "reason"),
-    [
-        ("weight_norm", "a parametrization of 'weight'"),
-        ("weight_norm of old", "a torch hook, WeightNorm"),
-        ("spectral_norm", "a parametrization of 'weight'"),
-        ("spectral_norm of old", "a torch hook, SpectralNorm"),
-        ("pruning", "a torch hook, L1Unstructured"),
-    ],
-)
-def test_a_norm_that_a_new_module_would_lose_is_refused(norm: str, reason: str) -> None:
-    model = nn.Sequential(NORMS[norm](nn.Linear(2, 2)))
-    linear = model[0]
-    with pytest.raises(ArgumentError, match=f"'0' .*Linear. has {reason}, which the Linear that replaces '0'"):
-        replace_modules(model, {nn.Linear: lambda m, n: nn.Linear(2, 2)})
-    assert model[0] is linear
-
-
-def test_a_norm_within_a_module_is_found_too() -> None:
-    model = nn.Sequential(nn.Sequential(parametrizations.weight_norm(nn.Linear(2, 2))))
-    with pytest.raises(ArgumentError, match=r"'0\.0' .ParametrizedLinear. has a parametrization of 'weight'"):
-        replace_modules(model, {nn.Sequential: lambda m, n: nn.Linear(2, 2) if n else None})
-
-
-def test_a_parametrized_module_may_become_a_copy_of_itself() -> None:
+def test_a_parametrized_module_may_become_a_copy_of_itself():
     model = nn.Sequential(parametrizations.weight_norm(nn.Linear(2, 2)))
     expected = model(torch.ones(1, 2))
     assert replace_modules(model, {nn.Linear: lambda m, n: copy.deepcopy(m)}) == ["0"]
     assert torch.equal(model(torch.ones(1, 2)), expected)
 
 
-def test_a_forward_that_was_set_on_a_module_is_not_lost() -> None:
+def test_a_forward_that_was_set_on_a_module_is_not_lost():
     model = nn.Sequential(nn.Linear(2, 2))
     model[0].forward = torch.zeros_like
     with pytest.raises(ArgumentError, match=r"'0' .Linear. has a forward.. that was set on it, which the Linear"):
@@ -231,7 +188,7 @@ def test_a_forward_that_was_set_on_a_module_is_not_lost() -> None:
     assert model(torch.ones(1, 2)).count_nonzero() == 0
 
 
-def test_hooks_on_a_parameter_that_would_be_lost_are_refused() -> None:
+def test_hooks_on_a_parameter_that_would_be_lost_are_refused():
     model = nn.Sequential(nn.Linear(2, 2))
     model[0].bias.register_hook(lambda gradient: gradient)
     with pytest.raises(ArgumentError, match=r"the parameter '0\.bias' has hooks, which the Linear .* would lose"):
@@ -245,7 +202,7 @@ def test_hooks_on_a_parameter_that_would_be_lost_are_refused() -> None:
     assert replace_modules(model, {nn.Linear: carry}) == ["0"]
 
 
-def test_two_kinds_of_backward_hooks_are_refused_and_no_hook_moves() -> None:
+def test_two_kinds_of_backward_hooks_are_refused_and_no_hook_moves():
     model = nn.Sequential(nn.Linear(2, 2))
     model[0].register_full_backward_hook(lambda *arguments: None)
     model[0].register_forward_hook(lambda *arguments: None)
@@ -261,24 +218,3 @@ def test_two_kinds_of_backward_hooks_are_refused_and_no_hook_moves() -> None:
         replace_modules(model, {nn.Linear: old_style})
     assert model[0] is linear
     assert list(model[0]._forward_hooks) == before
-
-
-def test_after_a_refusal_a_module_that_took_backward_hooks_takes_any_kind_again() -> None:
-    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    for layer in model:
-        layer.register_full_backward_hook(lambda *arguments: None)
-    made = [nn.Linear(2, 2), nn.Linear(2, 2)]
-    made[1].register_backward_hook(lambda *arguments: None)
-    with pytest.raises(ArgumentError, match="'1' and the Linear that replaces it have backward hooks of two kinds"):
-        replace_modules(model, {nn.Linear: lambda module, name: made[int(name)]})
-    made[0].register_backward_hook(lambda *arguments: None)  # torch refuses this beside full ones
-
-
-def test_machinery_of_a_module_is_named_in_words() -> None:
-    assert machinery_of(parametrizations.weight_norm(nn.Linear(2, 2))) == ["a parametrization of 'weight'"]
-    assert machinery_of(nn.Linear(2, 2)) == []
-
-
-def test_the_title_of_a_module_is_its_name_and_class() -> None:
-    assert title("features.0", nn.ReLU()) == "'features.0' (ReLU)"
-    assert title("", nn.ReLU()) == "the model itself (ReLU)"

@@ -53,7 +53,7 @@ def by_hand() -> nn.Module:
     return model
 
 
-def test_a_callable_and_an_optimizer_made_earlier_train_the_same() -> None:
+def test_a_callable_and_an_optimizer_made_earlier_train_the_same():
     expected = weights(by_hand())
     for make in (lambda model: SGD, lambda model: SGD(model.parameters())):
         model = net()
@@ -63,7 +63,7 @@ def test_a_callable_and_an_optimizer_made_earlier_train_the_same() -> None:
         assert not torch.equal(model[4].scale, torch.ones(3))
 
 
-def test_a_custom_loops_optimizer_follows_at_init() -> None:
+def test_a_custom_loops_optimizer_follows_at_init():
     model = net()
     optimizer = SGD(model.parameters())
     state = State(model=model, optimizers=[optimizer], algorithms=[Surgeon(double)])
@@ -77,7 +77,7 @@ def test_a_custom_loops_optimizer_follows_at_init() -> None:
     assert same(weights(model), weights(by_hand()))
 
 
-def test_surgery_after_surgery_follows_too() -> None:
+def test_surgery_after_surgery_follows_too():
     model = net()
     optimizer = SGD([{"params": model[0].parameters()}, {"params": [*model[1].parameters(), *model[4].parameters()]}])
     algorithms = [Surgeon(double), Surgeon(lambda m, n: nn.PReLU(), nn.ReLU)]
@@ -89,7 +89,7 @@ def test_surgery_after_surgery_follows_too() -> None:
     ]
 
 
-def test_surgery_that_is_refused_leaves_the_model_as_it_was_so_that_the_retry_is_refused_too() -> None:
+def test_surgery_that_is_refused_leaves_the_model_as_it_was_so_that_the_retry_is_refused_too():
     model = net()
     optimizers = [SGD(model[place].parameters()) for place in (0, 4)]
     for _ in range(2):
@@ -99,50 +99,7 @@ def test_surgery_that_is_refused_leaves_the_model_as_it_was_so_that_the_retry_is
         assert type(model[2]) is nn.ReLU
 
 
-def test_an_optimizer_and_a_callable_follow_in_the_order_given() -> None:
-    model = net()
-    optimizers = [torch.optim.Adam, SGD(model[0].parameters())]
-    made = trainer(model=model, algorithms=Surgeon(double), optimizers=optimizers)
-    assert [type(optimizer).__name__ for optimizer in made.state.optimizers] == ["Adam", "SGD"]
-    assert made.state.optimizers[1].param_groups[0]["params"][-1] is model[4].scale
-    made.fit()
-
-
-class Tied(nn.Module):
-    """A net with one weight under two names."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
-        self.second.weight = self.first.weight
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.second(self.first(x))
-
-
-class ReplaceSecond(Surgeon):
-    """Replaces a layer without `replace_modules`."""
-
-    def __init__(self) -> None:
-        super().__init__(None)
-
-    def apply(self, event: Event, state: Any, logger: Logger) -> None:
-        state.model.second = nn.Linear(4, 4)
-
-
-def test_the_end_of_a_tie_that_is_cut_by_hand_stays_in_the_group_of_the_tie() -> None:
-    model = Tied()
-    weight, biases = model.first.weight, [model.first.bias, model.second.bias]
-    optimizer = SGD([{"params": [weight]}, {"params": biases}])
-    trainer(model=model, algorithms=ReplaceSecond(), optimizers=optimizer)
-    names = {parameter: name for name, parameter in model.named_parameters()}
-    assert [[names[p] for p in group["params"]] for group in optimizer.param_groups] == [
-        ["first.weight", "second.weight"],
-        ["first.bias", "second.bias"],
-    ]
-
-
-def test_an_algorithm_that_finds_nothing_says_so() -> None:
+def test_an_algorithm_that_finds_nothing_says_so():
     with pytest.warns(NothingReplacedWarning, match="^Surgeon changed nothing: the model has no Conv2d$") as caught:
         trainer(algorithms=Surgeon(double, nn.Conv2d))
     assert caught[0].filename == __file__ or caught[0].filename.endswith("parts.py")

@@ -1,16 +1,19 @@
-"""Surgery: device, dtype, training flag and requires_grad of a place stay as they were."""
+"""Surgery: what stays of a place: device, dtype, training flag, requires_grad; what is refused, and then all stays."""
 
 import copy
+import functools
+import warnings
 from typing import Any
 
 import pytest
 import torch
+from parts import same
 from torch import nn
 
-from engine_core.errors import ArgumentError
+from engine_core.errors import ArgumentError, ArgumentTypeError
 from surgery_plugin.replacement import replace_modules
 
-from .test_replacement import Wrap
+from .test_replacement import Wrap, gelu, wrap
 
 
 class Scaled(nn.Module):
@@ -28,43 +31,25 @@ def scaled(module: nn.Module, name: str) -> nn.Module:
     return Scaled(module)
 
 
-def new_linear(module: nn.Linear, name: str) -> nn.Module:
-    return nn.Linear(module.in_features, module.out_features)
-
-
 def dtypes(module: nn.Module) -> dict[str, torch.dtype]:
     return {name: tensor.dtype for name, tensor in [*module.named_parameters(), *module.named_buffers()]}
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_new_tensors_take_the_dtype_of_the_module_and_whole_numbers_stay(dtype: torch.dtype) -> None:
-    model = nn.Sequential(nn.Linear(3, 3)).to(dtype)
-    replace_modules(model, {nn.Linear: scaled})
-    assert dtypes(model[0]) == {
-        "scale": dtype,
-        "inner.weight": dtype,
-        "inner.bias": dtype,
-        "kernel": dtype,
-        "steps": torch.int64,
-    }
-
-
-def test_the_values_are_those_that_the_policy_gave() -> None:
+def test_new_tensors_take_the_dtype_of_the_module_and_whole_numbers_stay():
     model = nn.Sequential(nn.Linear(3, 3)).double()
-    new = nn.Linear(3, 3)
-    weight = new.weight.detach().clone()
-    replace_modules(model, {nn.Linear: lambda m, n: new})
-    assert torch.equal(model[0].weight, weight.double())
+    replace_modules(model, {nn.Linear: scaled})
+    names = ("scale", "inner.weight", "inner.bias", "kernel")
+    assert dtypes(model[0]) == {**dict.fromkeys(names, torch.float64), "steps": torch.int64}
 
 
-def test_a_module_without_tensors_takes_the_dtype_of_what_is_around_it() -> None:
+def test_a_module_without_tensors_takes_the_dtype_of_what_is_around_it():
     inside = nn.Sequential(nn.Sequential(nn.ReLU()), nn.Linear(3, 3).bfloat16())
     model = nn.Sequential(inside, nn.Linear(3, 3))
     replace_modules(model, {nn.ReLU: scaled})
     assert dtypes(model[0][0]) == {"0.scale": torch.bfloat16, "0.kernel": torch.bfloat16, "0.steps": torch.int64}
 
 
-def test_a_tensor_with_the_name_of_an_old_one_takes_its_dtype() -> None:
+def test_a_tensor_with_the_name_of_an_old_one_takes_its_dtype():
     model = nn.Sequential(nn.Sequential(nn.Linear(3, 3).bfloat16(), nn.LayerNorm(3)))
     block = {nn.Sequential: lambda m, n: nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3), nn.PReLU()) if n else None}
     replace_modules(model, block)
@@ -77,7 +62,7 @@ def test_a_tensor_with_the_name_of_an_old_one_takes_its_dtype() -> None:
     }
 
 
-def test_what_could_have_several_dtypes_and_has_another_is_refused() -> None:
+def test_what_could_have_several_dtypes_and_has_another_is_refused():
     model = nn.Sequential(nn.Linear(3, 3).bfloat16(), nn.ReLU(), nn.Linear(3, 3).half())
     with pytest.raises(
         ArgumentError, match=r"made '1.scale' as torch.float32, but the place has dtypes .*bfloat16, .*16"
@@ -86,7 +71,7 @@ def test_what_could_have_several_dtypes_and_has_another_is_refused() -> None:
     assert type(model[1]) is nn.ReLU
 
 
-def test_what_is_carried_over_is_not_touched() -> None:
+def test_what_is_carried_over_is_not_touched():
     odd = nn.Linear(3, 3).double()
     model = nn.Sequential(nn.ModuleDict({"a": nn.Linear(3, 3)}), odd)
 
@@ -102,7 +87,7 @@ def test_what_is_carried_over_is_not_touched() -> None:
     assert odd.weight.dtype is torch.float64
 
 
-def test_a_meta_model_stays_on_meta() -> None:
+def test_a_meta_model_stays_on_meta():
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(3, 3), nn.LSTM(3, 3))
     replace_modules(model, {nn.Linear: scaled, nn.LSTM: lambda m, n: nn.LSTM(3, 3)})
@@ -110,13 +95,13 @@ def test_a_meta_model_stays_on_meta() -> None:
     assert all(isinstance(p, nn.Parameter) and p.requires_grad for p in model.parameters())
 
 
-def test_a_module_without_values_in_a_model_with_values_is_refused() -> None:
+def test_a_module_without_values_in_a_model_with_values_is_refused():
     model = nn.Sequential(nn.Linear(3, 3))
     with pytest.raises(ArgumentError, match=r"made '0\.weight' on the meta device, but the model is on cpu"):
         replace_modules(model, {nn.Linear: lambda m, n: nn.Linear(3, 3, device="meta")})
 
 
-def test_the_training_flag_is_that_of_the_place_and_of_parts_with_the_name() -> None:
+def test_the_training_flag_is_that_of_the_place_and_of_parts_with_the_name():
     model = nn.Sequential(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)), nn.ReLU())
     model[0][1].eval()
     model[1].eval()
@@ -126,14 +111,7 @@ def test_the_training_flag_is_that_of_the_place_and_of_parts_with_the_name() -> 
     assert flags == {"": True, "0": True, "0.0": True, "0.1": False, "0.2": True, "1": False, "1.inner": False}
 
 
-def test_a_wrapped_module_keeps_its_own_flags() -> None:
-    model = nn.Sequential(nn.Sequential(nn.BatchNorm1d(3)))
-    model[0][0].eval()
-    replace_modules(model, {nn.Sequential: lambda m, n: Wrap(m) if n else None})
-    assert [module.training for module in model[0].modules()] == [True, True, False]
-
-
-def test_a_parameter_in_the_place_of_a_frozen_one_is_frozen_and_others_are_not() -> None:
+def test_a_parameter_in_the_place_of_a_frozen_one_is_frozen_and_others_are_not():
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3))
     model[0].weight.requires_grad_(False)
     model[1].requires_grad_(False)
@@ -153,7 +131,7 @@ def test_a_parameter_in_the_place_of_a_frozen_one_is_frozen_and_others_are_not()
     }
 
 
-def test_a_wrappers_own_parameter_is_not_frozen_for_having_the_name_of_a_kept_one() -> None:
+def test_a_wrappers_own_parameter_is_not_frozen_for_having_the_name_of_a_kept_one():
     model = nn.Sequential(nn.Linear(3, 3).requires_grad_(False))
 
     def with_bias(module: nn.Module, name: str) -> nn.Module:
@@ -165,20 +143,168 @@ def test_a_wrappers_own_parameter_is_not_frozen_for_having_the_name_of_a_kept_on
     assert [name for name, p in model.named_parameters() if p.requires_grad] == ["0.bias"]
 
 
-def test_parameters_stay_shared_where_the_policy_carries_them_over() -> None:
-    class Tied(nn.Module):
+def new_linear(module: nn.Linear, name: str) -> nn.Module:
+    return nn.Linear(module.in_features, module.out_features)
+
+
+def test_the_model_itself_is_refused_unless_its_policy_leaves_it():
+    with pytest.raises(ArgumentError, match=r"the model itself, a Linear, .* put it into a torch.nn.Sequential"):
+        replace_modules(nn.Linear(2, 2), {nn.Linear: new_linear})
+    model = nn.Sequential(nn.Sequential(nn.ReLU()))
+    assert replace_modules(model, {nn.Sequential: lambda m, n: Wrap(m) if n else None}) == ["0"]
+
+
+def test_one_optimizer_is_as_good_as_a_list_and_policies_without_types_are_refused():
+    model = nn.Sequential(nn.Linear(2, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    replace_modules(model, {nn.Linear: new_linear}, optimizers=optimizer)
+    assert optimizer.param_groups[0]["params"][0] is model[0].weight
+    with pytest.raises(ArgumentTypeError, match=r"^policies: .* is not a mapping; write \{torch\.nn\.Conv2d: policy}$"):
+        replace_modules(model, [new_linear])  # type: ignore[arg-type]
+
+
+def test_a_lazy_module_is_refused_until_it_has_shapes():
+    model = nn.Sequential(nn.LazyLinear(2))
+    with pytest.raises(ArgumentError, match=r"'0' .LazyLinear. is lazy: .* run the model once before the surgery"):
+        replace_modules(model, {nn.Linear: new_linear})
+    model(torch.ones(1, 3))
+    assert replace_modules(model, {nn.Linear: new_linear}) == ["0"]
+    assert replace_modules(nn.Sequential(nn.LazyLinear(2), nn.ReLU()), {nn.ReLU: gelu}) == ["1"]
+
+
+def test_a_lazy_replacement_is_refused():
+    with pytest.raises(ArgumentError, match=r"returned a lazy module for '0' .Linear.: .* make it with its sizes"):
+        replace_modules(nn.Sequential(nn.Linear(2, 2)), {nn.Linear: lambda m, n: nn.LazyLinear(2)})
+
+
+def script(model: nn.Module) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.jit.script(model)
+
+
+def compile_(model: nn.Module) -> Any:
+    return torch.compile(model, backend="eager")
+
+
+@pytest.mark.parametrize("make", [script, compile_])
+def test_a_model_that_keeps_its_modules_is_refused(make):
+    made = make(nn.Sequential(nn.Linear(2, 2)))
+    with pytest.raises(ArgumentError, match=r"the model itself .* was made by .*; do the surgery first, then wrap"):
+        replace_modules(made, {nn.Linear: new_linear})
+
+
+def test_a_part_that_keeps_its_modules_is_refused_where_surgery_would_change_it():
+    model = nn.Sequential(compile_(nn.Sequential(nn.Linear(2, 2))), nn.ReLU())
+    with pytest.raises(ArgumentError, match=r"'0' .OptimizedModule. was made by torch.compile"):
+        replace_modules(model, {nn.Linear: new_linear})
+    assert replace_modules(model, {nn.ReLU: gelu}) == ["1"]
+    model = nn.Sequential(nn.Sequential(nn.Linear(2, 2)))
+    model[0].compile(backend="eager")
+    with pytest.raises(ArgumentError, match=r"'0' .Sequential. was made by torch.compile"):
+        replace_modules(model, {nn.Linear: new_linear})
+
+
+def test_distributed_data_parallel_is_refused(tmp_path):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    try:
+        model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(2, 2)))
+        with pytest.raises(ArgumentError, match=r"the model itself .* was made by DistributedDataParallel"):
+            replace_modules(model, {nn.Linear: new_linear})
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_one_new_module_for_two_places_that_were_not_shared_is_refused():
+    one = nn.GELU()
+    with pytest.raises(ArgumentError, match=r"one GELU for '0' .ReLU. and for '1' .ReLU., which were not shared"):
+        replace_modules(nn.Sequential(nn.ReLU(), nn.ReLU()), {nn.ReLU: lambda m, n: one})
+
+
+def test_a_module_from_elsewhere_in_the_model_is_refused():
+    model = nn.Sequential(nn.ReLU(), nn.GELU())
+    with pytest.raises(ArgumentError, match=r"returned '1' .GELU. for '0' .ReLU.: it is already part of the model"):
+        replace_modules(model, {nn.ReLU: lambda m, n: model[1]})
+
+
+def test_a_module_that_holds_the_place_itself_is_refused():
+    model = nn.Sequential(nn.Sequential(nn.ReLU()))
+    with pytest.raises(ArgumentError, match=r"for '0.0' .ReLU. contains '0' .Sequential., which contains that place"):
+        replace_modules(model, {nn.ReLU: lambda m, n: Wrap(model[0])})
+
+
+def held_by_itself(layers: list[nn.Module]) -> list[Any]:
+    held: list[Any] = [layers]
+    held.append(held)
+    return held
+
+
+KEPT = {
+    "list": list,
+    "pairs": lambda layers: [("first", layer) for layer in layers],
+    "dict of lists": lambda layers: {"all": {"of them": layers}},
+    "list in itself": held_by_itself,
+    "bound method": lambda layers: layers[0].forward,
+    "argument of a partial": lambda layers: functools.partial(print, [layers[0]]),
+    "keyword of a partial": lambda layers: functools.partial(print, end=layers[0]),
+}
+
+
+@pytest.mark.parametrize("keep", KEPT.values(), ids=KEPT)
+def test_a_module_that_is_also_held_outside_the_tree_is_refused(keep):
+    class Stages(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.words = nn.Embedding(5, 3)
-            self.head = nn.Linear(3, 5, bias=False)
-            self.head.weight = self.words.weight
+            self.first = nn.Sequential(nn.Linear(2, 2))
+            object.__setattr__(self, "stages", keep([self.first[0]]))
 
-    def carry(module: nn.Linear, name: str) -> nn.Module:
-        new = nn.Linear(3, 5, bias=False)
-        new.weight = module.weight
-        return new
+    model = nn.ModuleDict({"net": Stages()})
+    for policies in ({nn.Linear: wrap}, {nn.Sequential: lambda m, n: nn.ReLU()}):
+        with pytest.raises(ArgumentError, match=r"'net.first.0' .Linear. is also in the attribute 'net.stages'"):
+            replace_modules(model, policies)
 
-    model = Tied().bfloat16()
-    replace_modules(model, {nn.Linear: carry})
-    assert model.head.weight is model.words.weight
-    assert list(dict(model.named_parameters())) == ["words.weight"]
+
+def test_a_module_that_its_own_parts_refer_to_may_be_replaced():
+    class Part(nn.Module):
+        def __init__(self, owner: nn.Module) -> None:
+            super().__init__()
+            object.__setattr__(self, "owner", owner)
+
+    model = nn.Sequential(nn.Sequential())
+    model[0].append(Part(model[0]))
+    assert replace_modules(model, {nn.Sequential: lambda m, n: Wrap(m) if n else None}) == ["0"]
+
+
+def state_of(model: nn.Module, optimizers: Any) -> Any:
+    """Return all of a model and its optimizers that surgery can change."""
+    return [
+        [(name, id(module), module.training) for name, module in model.named_modules(remove_duplicate=False)],
+        [(id(hooks), list(hooks.items())) for m in model.modules() for k, hooks in vars(m).items() if "hooks" in k],
+        [(name, id(p), p.requires_grad, p.dtype) for name, p in model.named_parameters(remove_duplicate=False)],
+        [[[id(p) for p in g["params"]] for g in o.param_groups] for o in optimizers],
+        [[g.get("param_names") for g in o.param_groups] for o in optimizers],
+        [[id(p) for p in o.state] for o in optimizers],
+    ]
+
+
+def test_nothing_remains_of_surgery_that_optimizers_refuse():
+    layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+    model = nn.Sequential(nn.Linear(4, 4), nn.TransformerEncoder(layer, 1), nn.Linear(4, 4), nn.ReLU())
+    model[0].register_forward_hook(print)
+    model[0]._register_load_state_dict_pre_hook(print, with_module=True)
+    model[2].register_full_backward_hook(print)
+    optimizers = [torch.optim.Adam(model[place].parameters()) for place in (0, 1, 2)]
+    for place, optimizer in enumerate(optimizers):  # as torch does since 2.6, where it is given named_parameters()
+        optimizer.param_groups[0]["param_names"] = [name for name, _ in model[place].named_parameters()]
+    model[2](model[1](model[0](torch.ones(1, 2, 4)))).sum().backward()
+    for optimizer in optimizers:
+        optimizer.step()
+    before, weights = state_of(model, optimizers), [p.detach().clone() for p in model.parameters()]
+    policies = {nn.Linear: new_linear, nn.LayerNorm: wrap, nn.ReLU: lambda m, n: nn.PReLU()}
+    with pytest.raises(ArgumentError, match=r"several of them could train the new parameter '3.weight'"):
+        replace_modules(model, policies, optimizers=optimizers)
+    assert state_of(model, optimizers) == before
+    assert same([p.detach() for p in model.parameters()], weights)
+    assert (model[1].layers[0].activation_relu_or_gelu, model[1].use_nested_tensor) == (1, True)
+    (hook,) = model[0]._load_state_dict_pre_hooks.values()
+    assert hook.module() is model[0]

@@ -1,0 +1,350 @@
+"""The penalty is that of the formula: in a run, in parts and on ranks with SAM, with others, twice; and refusals."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from optim_parts import make_trainer
+from parts import at, batches
+from torch import nn
+from torch.nn import functional as F
+
+from engine_core import Algorithm, AlgorithmMetadata, Engine, Event, Logger, Loss, Objective, State, Trainer
+from engine_core.errors import EngineError
+from engine_core_author import ThreadRanks
+from optim_plugin import SAM, GradientPenalty, input_gradient_penalty
+
+
+def net(*, seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 4)).double()
+
+
+def data(rows: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return torch.randn(rows, 3, generator=generator, dtype=torch.double), torch.arange(rows) % 4
+
+
+def penalised(model: nn.Module, x: torch.Tensor, y: torch.Tensor, weight: float = 2.0) -> torch.Tensor:
+    x = x.detach().requires_grad_()
+    loss = F.cross_entropy(model(x), y)
+    return loss + weight * input_gradient_penalty(loss, x)
+
+
+def test_its_value_is_that_of_finite_differences_by_each_input():
+    model, (x, y), step = net(), data(), 1e-5
+    total = 0.0
+    for i in range(x.numel()):
+        offset = torch.zeros(x.numel(), dtype=torch.double)
+        offset[i] = step
+        up, down = (F.cross_entropy(model(x + sign * offset.view_as(x)), y) for sign in (1, -1))
+        total += (x.shape[0] * (up - down) / (2 * step)).item() ** 2  # that of the row's own loss
+    inputs = x.requires_grad_()
+    penalty = input_gradient_penalty(F.cross_entropy(model(inputs), y), inputs)
+    assert penalty.item() == pytest.approx(total / x.shape[0], rel=1e-6)
+
+
+def test_its_gradient_is_that_of_central_finite_differences():
+    model, (x, y), step = net(), data(), 1e-6
+    penalised(model, x, y).backward()
+    for parameter in model.parameters():
+        expected = torch.zeros_like(parameter)
+        for i in range(parameter.numel()):
+            values = []
+            for sign in (1, -1):
+                with torch.no_grad():
+                    parameter.view(-1)[i] += sign * step
+                values.append(penalised(model, x, y).item())
+                with torch.no_grad():
+                    parameter.view(-1)[i] -= sign * step
+            expected.view(-1)[i] = (values[0] - values[1]) / (2 * step)
+        assert parameter.grad is not None and torch.allclose(parameter.grad, expected, rtol=1e-6, atol=1e-8)
+
+
+def test_a_linear_model_has_it_in_closed_form():
+    """With n outputs w x as losses each row's gradient is w, so the penalty is |w|^2 and its gradient 2 w."""
+    for n, reduced in ((6, torch.mean), (1, torch.sum)):
+        model, x = nn.Linear(3, 1, bias=False).double(), data()[0].requires_grad_()
+        penalty = input_gradient_penalty(reduced(model(x)), x, n) * n / 6
+        penalty.backward()
+        assert penalty.item() == pytest.approx(model.weight.square().sum().item())
+        assert model.weight.grad is not None and torch.allclose(model.weight.grad, 2 * model.weight)
+
+
+@pytest.mark.parametrize("detached", [True, False])
+def test_a_loss_that_does_not_depend_on_the_inputs_is_refused(detached):
+    x, w = torch.ones(2, 3).requires_grad_(), nn.Parameter(torch.ones(()))
+    with pytest.raises(ValueError, match=r"does not depend on the inputs of shape \(2, 3\)"):
+        input_gradient_penalty(w.detach() if detached else w * 1, x)
+
+
+def test_a_batch_without_rows_has_no_penalty():
+    x = torch.ones(0, 3, requires_grad=True)
+    assert [input_gradient_penalty(x.sum(), x, rows).item() for rows in (None, 0)] == [0.0, 0.0]
+
+
+@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # torch's own, while it imports its compiler
+@pytest.mark.parametrize("what", ["the model", "'1'", "'loss_fn'"])
+def test_what_is_compiled_has_no_second_derivative_and_is_refused_at_the_first_batch(what):
+    model, loss = net(), F.cross_entropy
+    if what == "'1'":
+        model[1] = torch.compile(model[1])
+    state = State(
+        model=torch.compile(model) if what == "the model" else model,  # type: ignore[arg-type]
+        loss_fn=torch.compile(loss) if what == "'loss_fn'" else loss,
+        algorithms=[GradientPenalty()],
+        batch=data(),
+    )
+    with Engine(state, Logger()) as engine, pytest.raises(EngineError, match=f"torch.compile has wrapped: {what}"):
+        engine.run_event("after_dataloader")
+
+
+def make_data() -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return [(x.double(), y) for x, y in batches(7, 7, 7)]
+
+
+def make_net() -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+
+
+def train(model: nn.Module, algorithms: Any, data: Any = None, **settings: Any) -> None:
+    with make_trainer(algorithms, model=model, data=data or make_data(), **settings) as trainer:
+        trainer.fit()
+
+
+def close(one: nn.Module, other: nn.Module) -> bool:
+    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    return all(torch.allclose(p, q, rtol=0, atol=1e-12) for p, q in pairs)
+
+
+class Double(Algorithm):
+    """An augmentation of what the model gets."""
+
+    metadata = AlgorithmMetadata(events=("before_forward", "after_forward"), tags=("augmentation",), writes=("batch",))
+    kept: Any = None
+
+    def match(self, event: Event, state: State) -> bool:
+        return True
+
+    def apply(self, event: Event, state: State, logger: Logger) -> None:
+        if event is Event.BEFORE_FORWARD:
+            self.kept = state.batch
+            state.batch_set_item(0, state.batch_get_item(0) * 2)
+        else:
+            state.batch, self.kept = self.kept, None
+
+
+def test_weight_0_is_the_plain_run():
+    models = [make_net(), make_net()]
+    for model, algorithms in zip(models, (GradientPenalty(weight=0), ()), strict=True):
+        train(model, algorithms)
+    assert all(torch.equal(p, q) for p, q in zip(models[0].parameters(), models[1].parameters(), strict=True))
+
+
+def test_the_model_gets_an_alias_and_the_batch_comes_back():
+    data, seen = make_data()[:1], []
+    look = [
+        at("batch_start", lambda state: seen.append(state.batch)),
+        at("before_forward", lambda state: seen.append(state.batch[0])),
+        at("after_loss", lambda state: seen.append(state.batch)),
+    ]
+    with make_trainer(GradientPenalty(), *look, model=make_net(), data=data, max_duration="1ba") as trainer:
+        trainer.fit()
+    before, inputs, after = seen
+    assert before is after is data[0] and not data[0][0].requires_grad and data[0][0].grad is None
+    assert inputs.requires_grad and inputs.data_ptr() == data[0][0].data_ptr()
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_it_takes_the_gradient_by_what_an_augmentation_made(first):
+    algorithms: list[Algorithm] = [Double(), GradientPenalty(weight=1.0)]
+    ours, doubled = make_net(), make_net()
+    train(ours, algorithms if first else algorithms[::-1])
+    train(doubled, GradientPenalty(weight=1.0), [(x * 2, y) for x, y in make_data()])
+    assert close(ours, doubled)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (torch.zeros(4, 3, dtype=torch.long), r"item 0 of the batch is a tensor of torch\.int64"),
+        ("text", "item 0 of the batch has to be a tensor, not str"),
+        (torch.zeros(()), "item 0 of the batch has no rows"),
+    ],
+)
+def test_inputs_without_a_gradient_are_refused_at_the_first_batch(inputs, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        GradientPenalty().validate(State(batch=(inputs, torch.zeros(4))))
+    GradientPenalty(weight=0).validate(State(batch=(inputs, torch.zeros(4))))
+
+
+def test_a_scaler_is_refused():
+    with pytest.raises(EngineError, match="'amp_fp16'"):
+        GradientPenalty().validate(State(batch=make_data()[0], precision="amp_fp16"))
+
+
+def test_a_model_that_ignores_its_inputs_is_refused_by_name():
+    class Deaf(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x.detach())
+
+    with pytest.raises(ValueError, match="does not depend") as error:
+        train(Deaf(4, 3).double(), GradientPenalty())
+    assert "GradientPenalty" in str(getattr(error.value, "__notes__", ""))
+
+
+def test_operations_without_a_second_derivative_raise_what_the_readme_quotes():
+    class Once(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(torch.cdist(x, x.detach()[:3] + 1))
+
+    with pytest.raises(RuntimeError, match=r"derivative for .* is not implemented"):
+        train(Once(3, 3).double(), GradientPenalty())
+
+
+@pytest.mark.parametrize("weight", [-1, float("nan"), "1"])
+def test_impossible_weights_are_refused(weight):
+    with pytest.raises((ValueError, TypeError), match="weight="):
+        GradientPenalty(weight=weight)
+
+
+Batch = dict[str, torch.Tensor]
+WEIGHTS = {"x": 0.5, "z": 0.2}
+
+
+class Product(nn.Module):
+    """Has two inputs whose slopes depend on each other, and its own loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.ModuleDict({key: nn.Linear(4, 3) for key in "xz"}).double()
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        return torch.tanh(self.net["x"](batch["x"])) * torch.tanh(self.net["z"](batch["z"]))
+
+    def loss(self, outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
+        return F.cross_entropy(outputs, batch["y"])
+
+
+def make_batch() -> Batch:
+    generator = torch.Generator().manual_seed(5)
+    inputs = {key: torch.randn(6, 4, generator=generator).double() for key in "xz"}
+    return {**inputs, "y": torch.randint(0, 3, (6,), generator=generator)}
+
+
+def one_step_of(algorithms: Sequence[Algorithm], **settings: Any) -> tuple[float, list[torch.Tensor]]:
+    """Return the loss of one step and its gradients."""
+    model = Product()
+    given = {"max_duration": "1ba", "optimizers": torch.optim.SGD(model.parameters(), lr=0.1), "device": "cpu"}
+    with Trainer(model, [make_batch()], algorithms=algorithms, progress_bar=False, **given, **settings) as trainer:
+        trainer.fit()
+    return trainer.state.loss.item(), [p.grad for p in model.parameters() if p.grad is not None]
+
+
+def train_by_hand(keys: Sequence[str]) -> tuple[float, list[torch.Tensor]]:
+    model, batch = Product(), make_batch()
+    watched = [batch[key].requires_grad_() for key in keys]
+    loss = model.loss(model(batch), batch)
+    slopes = torch.autograd.grad(loss, watched, create_graph=True)
+    for key, slope in zip(keys, slopes, strict=True):
+        loss = loss + WEIGHTS[key] * 6 * slope.square().sum()
+    loss.backward()
+    return loss.item(), [p.grad for p in model.parameters() if p.grad is not None]
+
+
+@pytest.mark.parametrize(("keys", "size"), [("x", None), ("xz", None), ("zx", 4), ("xzx", 4)])
+def test_each_adds_the_penalty_of_the_plain_loss_in_whichever_order(keys, size):
+    loss, gradients = one_step_of([GradientPenalty(WEIGHTS[key], key) for key in keys], microbatch_size=size)
+    expected_loss, expected = train_by_hand(keys)
+    assert loss == pytest.approx(expected_loss, abs=1e-12)
+    assert all(torch.allclose(one, other, rtol=0, atol=1e-12) for one, other in zip(gradients, expected, strict=True))
+
+
+WEIGHT = torch.tensor([0.5, 1.0, 2.0], dtype=torch.double)
+RHO, FACTOR = 0.3, 0.7
+
+
+def tokens(outputs: torch.Tensor, targets: torch.Tensor) -> Loss:
+    return Loss(F.cross_entropy(outputs, targets, reduction="sum"), (targets != -100).sum())
+
+
+def parts(outputs: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {"square": outputs.square().sum(1).mean(), "first": outputs[:, 0].exp().mean()}
+
+
+# Each with what its mean divides the sum by, and the sum.
+LOSSES: dict[str, tuple[Any, Callable[..., Any], Callable[..., torch.Tensor]]] = {
+    "ignored and weighted": (
+        nn.CrossEntropyLoss(WEIGHT),
+        lambda y: WEIGHT[y[y >= 0]].sum(),
+        lambda out, y: F.cross_entropy(out, y, WEIGHT, reduction="sum"),
+    ),
+    "sum": (
+        nn.CrossEntropyLoss(reduction="sum"),
+        lambda y: 1,
+        lambda out, y: F.cross_entropy(out, y, reduction="sum"),
+    ),
+    "Loss of tokens": (tokens, lambda y: (y >= 0).sum(), lambda out, y: F.cross_entropy(out, y, reduction="sum")),
+    "rows, in parts": (parts, len, lambda out, y: (out.square().sum(1) + out[:, 0].exp()).sum()),
+}
+
+
+def make_tokens() -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(5)
+    y = torch.tensor([0, -100, 1, 2, -100, -100, 1])
+    return {"y": y, "x": torch.randn(7, 4, generator=generator, dtype=torch.double)}
+
+
+def make_tanh_net() -> nn.Sequential:
+    net = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    for number, parameter in enumerate(net.parameters()):
+        nn.init.constant_(parameter, 0.1)
+        parameter.data += torch.arange(parameter.numel()).view_as(parameter).add(number).sin() / 2
+    return net
+
+
+def vector(net: nn.Module) -> torch.Tensor:
+    return nn.utils.parameters_to_vector(net.parameters()).detach()
+
+
+def by_hand(name: str, *, penalized: bool, sharp: bool) -> Any:
+    _, count_of, sum_of = LOSSES[name]
+    net, batch = make_tanh_net(), make_tokens()
+
+    def backward() -> torch.Tensor:
+        net.zero_grad()
+        x, count = batch["x"].clone().requires_grad_(), count_of(batch["y"])
+        total = sum_of(net(x), batch["y"])
+        (slope,) = torch.autograd.grad(total, x, create_graph=True)
+        loss: torch.Tensor = (total + FACTOR * penalized * slope.square().sum()) / count
+        loss.backward()
+        return torch.cat([p.grad.flatten() for p in net.parameters() if p.grad is not None])
+
+    start, gradient = vector(net), backward()
+    x = batch["x"].clone().requires_grad_()
+    total = sum_of(net(x), batch["y"])
+    (slope,) = torch.autograd.grad(total, x)
+    loss = (total + FACTOR * penalized * slope.square().sum()) / count_of(batch["y"])
+    if sharp:
+        nn.utils.vector_to_parameters(start + RHO * gradient / gradient.norm(), net.parameters())
+        gradient = backward()
+    return start - gradient, loss.item()
+
+
+@pytest.mark.parametrize(
+    ("name", "penalized", "sharp"),
+    [("rows, in parts", True, False), ("Loss of tokens", False, True), *((name, True, True) for name in LOSSES)],
+)
+def test_whatever_the_loss_counts_the_step_is_that_of_the_whole_batch(one_step, name, penalized, sharp):
+    def made(size: int | None, ranks: Any = None) -> Any:
+        algorithms: list[Algorithm] = [GradientPenalty(FACTOR, "x")] * penalized + [SAM(RHO)] * sharp
+        objective = Objective(LOSSES[name][0], inputs="x", targets="y")
+        return one_step(make_tanh_net(), make_tokens(), size, ranks, objective=objective, algorithms=algorithms)
+
+    expected = by_hand(name, penalized=penalized, sharp=sharp)
+    for size in (None, 1, 3):
+        for found in (made(size), *ThreadRanks.run(lambda ranks, size=size: made(size, ranks))):
+            torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)

@@ -1,0 +1,333 @@
+"""SAM's step equals the hand-written one, comes first, and is refused where it can't be."""
+
+import copy
+import math
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from optim_parts import make_trainer, same
+from parts import batches
+from torch import nn
+from torch.nn import functional as F
+
+from engine_core import Algorithm, AlgorithmMetadata, Callback, Engine, Event, Logger, State
+from engine_core.errors import EngineError
+from engine_core.state import LoopControl
+from optim_plugin import SAM, held_buffers, sharpness_aware_gradients
+from optim_plugin.passes import sort_sam_first
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=0.01),
+    "adam": lambda parameters: torch.optim.Adam(parameters, lr=0.01),
+}
+
+
+def make_net(*, norm: bool = True) -> nn.Sequential:
+    torch.manual_seed(1)
+    middle: nn.Module = nn.BatchNorm1d(8) if norm else nn.Tanh()
+    return nn.Sequential(nn.Linear(4, 8), middle, nn.ReLU(), nn.Linear(8, 3))
+
+
+def train(model: nn.Module, algorithms: Any, optimizers: Any, **settings: Any) -> dict[str, torch.Tensor]:
+    with make_trainer(algorithms, model=model, optimizers=optimizers, **settings) as trainer:
+        trainer.fit()
+    return dict(model.state_dict())
+
+
+def gradients_by_hand(model: nn.Module, batch: Batch, clip: float | None) -> None:
+    model.zero_grad()
+    F.cross_entropy(model(batch[0]), batch[1]).backward()
+    if clip is not None:
+        nn.utils.clip_grad_norm_(model.parameters(), clip)
+
+
+def train_by_hand(
+    model: nn.Module,
+    optimizers: Sequence[torch.optim.Optimizer],
+    rho: float,
+    interval: int = 1,
+    clip: float | None = None,
+) -> dict[str, torch.Tensor]:
+    for step, batch in enumerate(batches(8, 8, 8, 8) * 2):
+        gradients_by_hand(model, batch, clip)
+        trained = [p for p in model.parameters() if p.grad is not None]
+        if (step + 1) % interval == 0:
+            statistics = copy.deepcopy(dict(model.named_buffers()))
+            weights = [p.detach().clone() for p in trained]
+            norm = torch.stack([p.grad.norm() for p in trained]).norm().item()  # type: ignore[union-attr]
+            with torch.no_grad():
+                for p in trained:
+                    p.add_(p.grad, alpha=rho / norm)  # type: ignore[arg-type]
+            gradients_by_hand(model, batch, clip)
+            with torch.no_grad():
+                for p, weight in zip(trained, weights, strict=True):
+                    p.copy_(weight)
+                for name, buffer in model.named_buffers():
+                    buffer.copy_(statistics[name])
+        for optimizer in optimizers:
+            optimizer.step()
+    return dict(model.state_dict())
+
+
+@pytest.mark.parametrize(("kind", "interval"), [("sgd", 1), ("adam", 2), ("sgd", 3)])
+def test_training_equals_the_hand_written_loop(kind, interval):
+    ours, hand, plain = make_net(), make_net(), make_net()
+    result = train(ours, SAM(rho=0.3, interval=interval), OPTIMIZERS[kind](ours.parameters()))
+    assert same(result, train_by_hand(hand, [OPTIMIZERS[kind](hand.parameters())], 0.3, interval))
+    assert not same(result, train(plain, (), OPTIMIZERS[kind](plain.parameters())))
+
+
+def test_both_gradients_are_clipped():
+    """The length of the first is not used by SAM; the second is what the optimizer gets."""
+    ours, hand = make_net(), make_net()
+    result = train(ours, SAM(rho=0.3), OPTIMIZERS["sgd"](ours.parameters()), grad_clip_norm=0.1)
+    assert same(result, train_by_hand(hand, [OPTIMIZERS["sgd"](hand.parameters())], 0.3, clip=0.1))
+
+
+def test_the_norm_is_over_the_parameters_of_all_optimizers():
+    def both(model: nn.Sequential) -> list[torch.optim.Optimizer]:
+        return [OPTIMIZERS["sgd"](model[:2].parameters()), OPTIMIZERS["adam"](model[3].parameters())]
+
+    ours, hand = make_net(), make_net()
+    assert same(train(ours, SAM(rho=0.3), both(ours)), train_by_hand(hand, both(hand), 0.3))
+
+
+def test_frozen_parameters_have_no_part():
+    ours, hand = make_net(), make_net()
+    for model in (ours, hand):
+        model[0].requires_grad_(False)
+    result = train(ours, SAM(rho=0.3), OPTIMIZERS["sgd"](ours.parameters()))
+    assert same(result, train_by_hand(hand, [OPTIMIZERS["sgd"](hand.parameters())], 0.3))
+    assert torch.equal(result["0.weight"], make_net()[0].weight)
+
+
+@pytest.mark.filterwarnings("ignore::engine_core.errors.UntrainedParametersWarning")
+def test_parameters_of_no_optimizer_are_not_moved_and_not_in_the_norm():
+    """Nothing resets their gradients, which add up from step to step."""
+    ours, frozen = make_net(norm=False), make_net(norm=False)
+    frozen[0].requires_grad_(False)
+    results = [train(model, SAM(rho=0.3), OPTIMIZERS["sgd"](model[3].parameters())) for model in (ours, frozen)]
+    assert same(*results)
+
+
+def test_the_closure_sees_the_weights_of_the_formula():
+    one, other = nn.Parameter(torch.tensor([1.0, 2.0])), nn.Parameter(torch.tensor([3.0], dtype=torch.double))
+    one.grad, other.grad = torch.tensor([2.0, 3.0]), torch.tensor([6.0], dtype=torch.double)  # norm 7
+    seen: list[list[float]] = []
+    assert sharpness_aware_gradients([one, other, one], lambda: seen.extend(p.tolist() for p in (one, other)) or 5, 0.7)
+    assert seen[0] == pytest.approx([1.2, 2.3], abs=1e-6) and seen[1] == pytest.approx([3.6], abs=1e-6)
+    assert one.tolist() == [1.0, 2.0] and other.tolist() == [3.0]
+
+
+def test_weights_come_back_bit_for_bit_where_subtracting_would_not():
+    weight = nn.Parameter(torch.tensor([1e-8, 1.0, -0.0, 1e30]))
+    weight.grad = torch.tensor([1.0, 1.0, 0.0, 1.0])
+    before = weight.detach().clone()
+    with pytest.raises(KeyboardInterrupt):
+        sharpness_aware_gradients([weight], _interrupt, rho=1e4)
+    assert torch.equal(weight, before) and math.copysign(1.0, weight[2].item()) == -1.0
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def test_the_first_gradients_are_free_while_the_closure_runs():
+    weight = nn.Parameter(torch.ones(3))
+    weight.grad = torch.ones(3)
+    storage = weakref.ref(weight.grad)
+
+    def closure() -> bool:
+        weight.grad = None
+        return storage() is None
+
+    assert sharpness_aware_gradients([weight], closure)
+
+
+def test_half_precision_does_not_overflow_in_the_norm():
+    weight = nn.Parameter(torch.zeros(1024, dtype=torch.half))
+    weight.grad = torch.full((1024,), 4096.0, dtype=torch.half)  # its norm is 131072, the largest half 65504
+    assert sharpness_aware_gradients([weight], lambda: weight.double().norm().item(), rho=1.0) == 1.0
+
+
+def test_a_sparse_gradient_is_refused():
+    embedding = nn.Embedding(4, 2, sparse=True)
+    embedding(torch.tensor([1])).sum().backward()
+    with pytest.raises(ValueError, match=r"shape \(4, 2\) has a sparse gradient.*sparse=False"):
+        sharpness_aware_gradients(embedding.parameters(), lambda: None)
+
+
+@pytest.mark.parametrize(("dtype", "value"), [(torch.float32, 1e-40), (torch.half, 3e-7)])
+def test_a_gradient_too_small_to_be_scaled_is_not_a_direction(dtype, value):
+    weight = nn.Parameter(torch.ones(1, dtype=dtype))
+    weight.grad = torch.full((1,), value, dtype=dtype)
+    assert sharpness_aware_gradients([weight], lambda: 1, rho=0.05) is None
+    assert weight.item() == 1.0
+
+
+def test_arguments_are_checked_before_anything():
+    weight = nn.Parameter(torch.ones(1))
+    with pytest.raises(ValueError, match="rho=-1"):
+        sharpness_aware_gradients([weight], lambda: 1, rho=-1)
+    with pytest.raises(TypeError, match="closure=None can't be called"):
+        sharpness_aware_gradients([weight], None)  # type: ignore[arg-type]
+
+
+def test_sparse_embeddings_are_refused_at_the_first_batch():
+    model = nn.Sequential(nn.Embedding(4, 2, sparse=True))
+    state = State(model=model, loop=LoopControl(closure=lambda: torch.zeros(())))
+    with pytest.raises(ValueError, match=r"sam can't train '0', whose gradient is sparse: .*sparse=False"):
+        SAM().validate(state)
+    model.requires_grad_(False)
+    SAM().validate(state)
+
+
+def test_a_frozen_parameter_with_an_old_gradient_is_left_alone():
+    frozen, weight = nn.Parameter(torch.ones(2), requires_grad=False), nn.Parameter(torch.zeros(1))
+    frozen.grad, weight.grad = torch.ones(2), torch.ones(1)
+    assert sharpness_aware_gradients([frozen, weight], lambda: (frozen.tolist(), weight.item()), 1.0) == ([1, 1], 1)
+
+
+class Counting(nn.Module):
+    """Has buffers of all kinds, and changes them in forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros((), dtype=torch.long))
+        self.register_buffer("replaced", torch.zeros(2), persistent=False)
+        self.register_buffer("expanded", torch.ones(1).expand(3))
+        self.register_buffer("none", None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen += 1
+        self.replaced = self.replaced + 1
+        self.expanded = (self.expanded * 2).mean().expand(3)
+        return x
+
+
+def test_buffers_are_held():
+    model = nn.Sequential(Counting(), nn.BatchNorm1d(3))
+    buffers = list(model.buffers())
+    with pytest.raises(ZeroDivisionError), held_buffers(model):
+        model(torch.randn(4, 3))
+        assert model[0].seen == 1 and model[1].num_batches_tracked == 1
+        raise ZeroDivisionError
+    assert all(one is other for one, other in zip(model.buffers(), buffers, strict=True))
+    assert model[0].expanded.tolist() == [1.0, 1.0, 1.0]
+    assert model[0].seen == 0 and model[0].replaced.tolist() == [0.0, 0.0]
+    assert model[1].num_batches_tracked == 0 and model[1].running_var.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_a_custom_loop_offers_its_closure():
+    """Without optimizers in State the parameters are the model's."""
+    model = nn.Linear(2, 1)
+    x, y = torch.randn(4, 2), torch.randn(4, 1)
+
+    def closure() -> torch.Tensor:
+        model.zero_grad()
+        loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        return loss
+
+    expected = nn.Linear(2, 1)
+    expected.load_state_dict(model.state_dict())
+    state = State(model=model, algorithms=[SAM(rho=0.5)], loop=LoopControl(closure=closure), seed=1)
+    with Engine(state, Logger()) as engine:
+        closure()
+        gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+        engine.run_event(Event.AFTER_TRAIN_BATCH)
+    norm = torch.cat([g.flatten() for g in gradients]).norm()
+    with torch.no_grad():
+        for p, g in zip(expected.parameters(), gradients, strict=True):
+            p.add_(0.5 * g / norm)
+    nn.functional.mse_loss(expected(x), y).backward()
+    for p, q in zip(model.parameters(), expected.parameters(), strict=True):
+        assert p.grad is not None and q.grad is not None and torch.allclose(p.grad, q.grad, atol=1e-6)
+
+
+def make_data() -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return [(torch.ones(4, 3), torch.tensor([0, 1, 0, 1]))]
+
+
+class Scale(Algorithm):
+    """Has another batch from the start of the step to its end, and no tag that says so."""
+
+    metadata = AlgorithmMetadata(events=("before_train_batch", "after_train_batch"), writes=("batch",))
+
+    def match(self, event: Event, state: State) -> bool:
+        return True
+
+    def apply(self, event: Event, state: State, logger: Logger) -> None:
+        state.batch_set_item(0, state.batch_get_item(0) * (2.0 if event is Event.BEFORE_TRAIN_BATCH else 0.5))
+
+
+class HalveGradients(Algorithm):
+    """Edits the gradients that the optimizer is about to step with."""
+
+    metadata = AlgorithmMetadata(events=("after_train_batch",), writes=("model",))
+
+    def match(self, event: Event, state: State) -> bool:
+        return True
+
+    def apply(self, event: Event, state: Any, logger: Logger) -> None:
+        for parameter in state.model.parameters():
+            parameter.grad *= 0.5
+
+
+class Look(Callback):
+    """Keeps the inputs of each forward pass, and the gradients of the last backward pass and of the step."""
+
+    def __init__(self) -> None:
+        self.inputs: list[torch.Tensor] = []
+        self.computed = self.used = torch.zeros(())
+
+    def before_forward(self, state: State, logger: Logger) -> None:
+        self.inputs.append(state.batch_get_item(0))
+
+    def after_backward(self, state: Any, logger: Logger) -> None:
+        self.computed = state.model.weight.grad.clone()
+
+    def batch_end(self, state: Any, logger: Logger) -> None:
+        self.used = state.model.weight.grad.clone()
+
+
+def look_at(algorithms: list[Algorithm]) -> Look:
+    look = Look()
+    data = [(torch.ones(4, 3), torch.tensor([0, 1, 0, 1]))]
+    with make_trainer(algorithms, look, model=nn.Linear(3, 2), data=data, max_duration="1ba") as trainer:
+        trainer.fit()
+    return look
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_the_second_pass_sees_what_others_undo_at_its_event(place):
+    algorithms: list[Algorithm] = [Scale()]
+    algorithms.insert(place, SAM())
+    assert [inputs.unique().tolist() for inputs in look_at(algorithms).inputs] == [[2.0], [2.0]]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_an_algorithm_that_edits_gradients_edits_those_of_the_second_pass(place):
+    algorithms: list[Algorithm] = [HalveGradients()]
+    algorithms.insert(place, SAM())
+    look = look_at(algorithms)
+    assert len(look.inputs) == 2
+    assert look.computed.any() and torch.equal(look.used, 0.5 * look.computed)
+
+
+def test_two_in_one_run_are_refused_with_both_names():
+    """The second would go up the slope that the first has left, with three passes a step."""
+    with pytest.raises(EngineError, match=r"can't run together .*conflicts='@sharpness'") as caught:
+        look_at([SAM(), SAM(rho=0.1)])
+    assert all(name in str(caught.value) for name in ("sam", "SAM-2"))
+
+
+def test_the_pass_moves_it_to_the_front_and_keeps_the_others():
+    a, b, sam = Scale(), HalveGradients(), SAM()
+    assert sort_sam_first([a, b, sam], Event.AFTER_TRAIN_BATCH) == [sam, a, b]
+    assert sort_sam_first.metadata.events == (Event.AFTER_TRAIN_BATCH,)

@@ -1,0 +1,336 @@
+"""BlurPool, SqueezeExcite, GatedLinearUnits, StochasticDepth as algorithms, and their effect on training on digits."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from surgery_parts import digits, run_init, train_on_digits
+from torch import nn
+from torch.nn import functional as F
+
+from engine_core import Engine, Event, Logger, State, Trainer
+from engine_core.errors import NothingReplacedWarning
+from engine_core_author import RecordingDestination
+from surgery_plugin import (
+    BlurConv2d,
+    BlurMaxPool2d,
+    BlurPool,
+    GatedLinearUnits,
+    SqueezeExcite,
+    SqueezeExciteConv2d,
+    StochasticBlock,
+    StochasticDepth,
+    apply_blurpool,
+    apply_squeeze_excite,
+)
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, stride=2, padding=1),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(288, 10),
+    )
+
+
+def padded_digits() -> tuple[torch.Tensor, torch.Tensor]:
+    """Return images (1797, 1, 12, 12), with room to be shifted, and classes."""
+    x, y = digits()
+    return F.pad(x, (2, 2, 2, 2)), y
+
+
+def train_on_padded(model: nn.Module, algorithms: Any = (), *, epochs: int = 8, **settings: Any) -> Trainer:
+    settings.setdefault("optimizers", lambda parameters: torch.optim.Adam(parameters, lr=1e-3))
+    return train_on_digits(model, algorithms, images=padded_digits(), max_duration=f"{epochs}ep", **settings)
+
+
+@torch.no_grad()
+def sensitivity(model: nn.Module, x: torch.Tensor) -> float:
+    """Return how far outputs move under a shift by one pixel, relative to how far they lie apart."""
+    model.eval()
+    outputs = model(x)
+    moved = (model(x.roll(1, -1)) - outputs).norm(dim=1).mean()
+    return float(moved / (outputs - outputs.mean(0)).norm(dim=1).mean())
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
+    return float((model.eval()(x).argmax(1) == y).float().mean())
+
+
+@pytest.mark.parametrize("kind", [nn.MaxPool2d(2), nn.Conv2d(16, 16, 3, stride=2, padding=1), nn.Conv2d(16, 8, 1, 2)])
+def test_layers_of_random_nets_change_less_under_a_shift(kind):
+    """Of smooth inputs, the values two pixels apart: shifted by one pixel they are others, blurred less so."""
+    x = F.avg_pool2d(torch.randn(64, 16, 36, 36), 5, 1)
+    plain, blurred = nn.Sequential(kind), nn.Sequential(copy.deepcopy(kind))
+    apply_blurpool(blurred)
+    assert sensitivity(blurred, x) < 0.9 * sensitivity(plain, x)
+
+
+@pytest.mark.full
+def test_nets_trained_on_digits_change_less_under_a_shift():
+    """The documented effect: half the sensitivity, for two percent of accuracy on these tiny images."""
+    x, y = (part[1200:] for part in padded_digits())
+    plain, blurred = net(), net()
+    train_on_padded(plain)
+    train_on_padded(blurred, BlurPool())
+    assert accuracy(plain, x, y) > 0.95 and accuracy(blurred, x, y) > 0.92
+    assert sensitivity(blurred, x) < 0.7 * sensitivity(plain, x)
+
+
+def test_a_model_that_is_moved_after_init_keeps_everything():
+    model = net()
+    weights, optimizer = model[4].weight, torch.optim.SGD(model.parameters(), lr=0.1)
+    trainer = train_on_padded(model, ["blurpool"], epochs=1, optimizers=optimizer)
+    assert trainer.state.model is model and model[4].weight is weights
+    assert [type(model[3]), type(model[4])] == [BlurMaxPool2d, BlurConv2d]
+    assert {id(p) for p in optimizer.param_groups[0]["params"]} == {id(p) for p in model.parameters()}
+    model.double()
+    assert model(torch.randn(2, 1, 12, 12, dtype=torch.float64)).dtype is torch.float64
+
+
+CONVS = "Conv2d of 16 or more input channels with a stride"
+POOLS = "MaxPool2d with a stride"
+
+
+@pytest.mark.parametrize(
+    ("settings", "missed"),
+    [
+        ({}, f"{CONVS} or {POOLS}"),
+        ({"replace_convs": False}, POOLS),
+        ({"replace_maxpools": False}, CONVS),
+    ],
+)
+def test_a_model_without_what_is_looked_for_causes_a_warning_by_name(settings, missed):
+    model = nn.Sequential(nn.Conv2d(1, 8, 3, stride=2))
+    with pytest.warns(NothingReplacedWarning, match=f"^blurpool changed nothing: the model has no {missed}$"):
+        assert run_init(model, BlurPool(**settings)) == [{"blurpool/replaced": 0}]
+
+
+@pytest.mark.parametrize("step", [1, -1])
+def test_with_squeeze_excite_it_comes_first_in_both_orders_of_the_list(step):
+    expected, model, x = net(), net(), torch.randn(3, 1, 12, 12)
+    run_init(expected, BlurPool())
+    run_init(expected, SqueezeExcite(16, 4))
+    run_init(model, *[BlurPool(), SqueezeExcite(16, 4)][::step])
+    assert isinstance(model[4], SqueezeExciteConv2d) and isinstance(model[4].conv, BlurConv2d)
+    assert list(model.state_dict()) == list(expected.state_dict())
+    assert torch.equal(model(x), expected(x))
+
+
+@pytest.mark.full
+def test_a_model_compiled_afterwards_computes_the_same_in_one_graph():
+    model, x = net(), torch.randn(3, 1, 12, 12)
+    apply_blurpool(model)
+    torch.compiler.reset()
+    compiled = torch.compile(model.eval(), backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), model(x))
+    torch.compiler.reset()
+
+
+FORM = ("squeeze_excite", {"min_channels": 8, "latent_channels": 0.5})
+
+
+def small_net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(256, 10)
+    )
+
+
+def initial(seed: int, rank: int = 0) -> list[torch.Tensor]:
+    """Return the new weights as a Trainer's INIT leaves them, on any of two processes."""
+    model = small_net()
+    run_init(model, SqueezeExcite(8, 0.5), seed=seed, rank=rank, world_size=2)
+    return [value for name, value in model.state_dict().items() if "squeeze_excite" in name]
+
+
+def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    return len(one) == len(other) > 0 and all(map(torch.equal, one, other))
+
+
+def gates_of(model: nn.Sequential, x: torch.Tensor) -> torch.Tensor:
+    """Return the gates of the images (n, 16)."""
+    seen: list[torch.Tensor] = []
+    excite = model[2].squeeze_excite.excite
+    handle = excite.register_forward_hook(lambda _, __, logits: seen.append(torch.sigmoid(logits)))
+    with torch.no_grad():
+        model(x)
+    handle.remove()
+    return seen[0]
+
+
+def test_on_digits_the_net_learns_which_channels_count():
+    """At first each gate is about one half, whatever the image; then channels differ, and images do."""
+    x, y = digits()
+    model, trained = small_net(), small_net()
+    apply_squeeze_excite(model, min_channels=8, latent_channels=0.5)
+    adam = torch.optim.Adam(trained.parameters(), lr=5e-3)
+    train_on_digits(trained, [FORM], optimizers=adam, max_duration="6ep")
+    before, after = gates_of(model, x[1200:]), gates_of(trained, x[1200:])
+    apart = [float(gates.mean(0).max() - gates.mean(0).min()) for gates in (before, after)]
+    assert (before - 0.5).abs().max() < 0.2
+    assert apart[0] < 0.15 and apart[1] > 0.2
+    assert after.std(0).max() > before.std(0).max()
+    assert (trained(x[1200:]).argmax(1) == y[1200:]).float().mean() > 0.9
+
+
+def test_new_weights_follow_from_the_seed_of_the_run_alone_on_all_processes():
+    first, before = initial(1), torch.get_rng_state()
+    torch.rand(3)
+    assert same(initial(1), first) and same(initial(1, rank=1), first)
+    assert not same(initial(2), first)
+    torch.manual_seed(0)
+    small_net()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_two_instances_do_not_put_it_in_twice():
+    destination = RecordingDestination()
+    trainer = train_on_digits(small_net(), [FORM, FORM], loggers=[destination], max_duration="1ba")
+    key = "squeeze_excite/replaced"
+    assert [metrics[key] for _, metrics in destination.metrics if key in metrics] == [1, 0]
+    assert sum(isinstance(module, SqueezeExciteConv2d) for module in trainer.state.model.modules()) == 1
+
+
+def two_layers() -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+
+
+def loss_of_trained(algorithms: list[Any], model: nn.Module) -> float:
+    """Return the loss after four epochs."""
+    images, targets = digits()[0][:1200].flatten(1), digits()[1][:1200]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    train_on_digits(model, algorithms, images=(images, targets), optimizers=optimizer, max_duration="4ep")
+    with torch.no_grad():
+        return F.cross_entropy(model(images), targets).item()
+
+
+def test_on_digits_the_gate_learns_and_the_training_differs():
+    began, gated = two_layers(), two_layers()
+    run_init(began, GatedLinearUnits(), seed=1)
+    loss = loss_of_trained([GatedLinearUnits()], gated)
+    assert (gated[0].gate.weight - began[0].gate.weight).abs().max() > 0.1
+    assert loss < 0.5
+    assert loss != loss_of_trained([], two_layers())
+
+
+class BasicBlock(nn.Module):
+    def __init__(self, size: int, out: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(size, out)
+        self.norm = nn.BatchNorm1d(out)
+        self.keeps = size == out
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += self.training
+        out = F.relu(self.norm(self.linear(x)))
+        return x + out if self.keeps else out
+
+
+def make_model() -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(BasicBlock(64, 32), BasicBlock(32, 32), BasicBlock(32, 32), nn.Linear(32, 10))
+
+
+def init(model: nn.Module, algorithm: StochasticDepth, seed: int = 3, **settings: Any) -> State:
+    state = State(model=model, algorithms=[algorithm], seed=seed, **settings)
+    with Engine(state, Logger()) as engine:
+        engine.run_event(Event.INIT)
+    return state
+
+
+def test_the_seed_of_the_run_decides_on_the_draws_and_torch_is_not_used():
+    outs, x = [], torch.randn(16, 64)
+    for seed in (3, 3, 4):
+        model = make_model()
+        init(model, StochasticDepth(drop_rate=0.5), seed)
+        before = torch.get_rng_state()
+        outs.append(model(x))
+        assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(outs[0], outs[1])
+    assert not torch.equal(outs[0], outs[2])
+
+
+def test_a_second_run_on_the_same_model_draws_from_its_own_seed():
+    model, fresh, x = make_model(), make_model(), torch.randn(16, 64)
+    init(model, StochasticDepth(drop_rate=0.5), seed=8)
+    init(model, StochasticDepth(drop_rate=0.5), seed=3)
+    init(fresh, StochasticDepth(drop_rate=0.5), seed=3)
+    assert torch.equal(model(x), fresh(x))
+
+
+def test_parameters_may_go_without_gradient_only_where_blocks_are_not_computed():
+    assert StochasticDepth(drop_per="batch").find_unused_parameters is True
+    assert StochasticDepth(drop_per="sample").find_unused_parameters is False
+
+
+@pytest.mark.parametrize(
+    ("first", "per"),
+    [("the state, then init", "batch"), ("init, then the state", "sample"), ("another run first", "batch")],
+)
+def test_a_run_that_is_resumed_elsewhere_draws_and_computes_the_same(first, per):
+    """What has computed once is known to keep its shape, so that no block computes for nothing, and its norm stays."""
+    x, model, algorithm = torch.randn(16, 64), make_model(), StochasticDepth(drop_rate=0.7, drop_per=per)
+    init(model, algorithm)
+    for _ in range(6):
+        model(x)
+    weights, saved = {key: w.clone() for key, w in model.state_dict().items()}, algorithm.state_dict()
+    expected = [model(x) for _ in range(6)]
+    other, again = make_model(), StochasticDepth(drop_rate=0.7, drop_per=per)
+    used = init(make_model(), again, seed=5) if first == "another run first" else None
+    if first == "init, then the state":
+        run = init(other, again, seed=99)
+    again.load_state_dict(saved)
+    if first != "init, then the state":
+        run = init(other, again, seed=99)
+    assert run is not used
+    other.load_state_dict(weights)
+    assert all(torch.equal(other(x), out) for out in expected)
+    for key, weight in model.state_dict().items():
+        assert torch.equal(other.state_dict()[key], weight)
+
+
+def test_the_state_of_one_that_has_not_run_yet_begins_again():
+    x, models, algorithms = torch.randn(16, 64), (make_model(), make_model()), (StochasticDepth(), StochasticDepth())
+    algorithms[0].load_state_dict(StochasticDepth().state_dict())
+    for model, algorithm in zip(models, algorithms, strict=True):
+        init(model, algorithm)
+    assert torch.equal(models[0](x), models[1](x))
+
+
+def train_blocks(algorithms: list[Any]) -> tuple[nn.Sequential, float]:
+    """Return the net after 80 steps, and its loss."""
+    model, (images, targets) = make_model(), digits()
+    flat = images.flatten(1), targets
+    train_on_digits(model, algorithms, images=flat, max_duration="4ep")
+    with torch.no_grad():
+        return model, F.cross_entropy(model.eval()(flat[0][:1200]), targets[:1200]).item()
+
+
+def test_on_digits_the_last_block_computes_as_rarely_as_its_rate_says_and_the_net_learns():
+    """80 steps: with L = 3 and a rate of 0.6 the blocks compute in 80, 60 % and 40 % of them, but for the first one."""
+    model, loss = train_blocks([StochasticDepth(drop_rate=0.6, drop_per="batch")])
+    blocks = [model[place].block for place in range(3)]
+    assert blocks[0].calls == 80  # it has no identity
+    assert 35 <= blocks[1].calls <= 61  # 48 and three standard deviations
+    assert 19 <= blocks[2].calls <= 46  # 32
+    assert loss < 0.5
+
+
+def test_on_digits_with_one_draw_per_sample_all_blocks_compute_and_the_training_differs():
+    model, loss = train_blocks([StochasticDepth(drop_rate=0.6)])
+    _, plain = train_blocks([])
+    assert all(isinstance(block, StochasticBlock) for block in model[:3])
+    assert [block.block.calls for block in model[:3]] == [80, 80, 80]
+    assert plain < loss < 0.5  # noise costs loss on what was trained on
