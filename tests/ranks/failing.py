@@ -18,12 +18,18 @@ import torch
 from torch import nn
 from torch.utils import data
 
-from engine_core import Algorithm, Callback, Event, Trainer
+from engine_core import Algorithm, Callback
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.checkpoint import store, writing
 from engine_core.parallel import DDP
 
-EVENTS = [event.value for event in Event if event is not Event.AFTER_LOAD]
+sys.path.insert(0, str(Path(__file__).parent))
+from trainers import trainer_of
+
+EVENTS = [
+    *("init", "fit_start", "after_dataloader", "before_train_batch", "after_forward", "before_backward", "batch_end"),
+    *("batch_checkpoint", "epoch_end", "eval_start", "eval_batch_end", "fit_end"),
+]
 OTHERS = ["model", "model@0", "backward", "loader", "loader workers", "memory", "sleep", "kill", "hang", "exit"]
 OTHERS += ["close", "close of all", "predict", "between", "kill@0", "slow save@0", "slow share"]
 WAIT_S = 3
@@ -141,16 +147,12 @@ def train(case, is_bad):
     savers = [CheckpointSaver("saved", "3ba", sharded=case == "slow share")] if "slow" in case else []
     if savers and is_bad:
         save_slowly(case)
-    trainer = Trainer(
+    trainer = trainer_of(
         model,
         loader,
-        max_duration="2ep",
-        loss_fn=nn.CrossEntropyLoss(),
-        optimizers=lambda p: torch.optim.SGD(p, lr=0.1),
         eval_dataloader=data.DataLoader(Rows(is_bad=False), batch_size=8),
-        algorithms=[algorithm],
+        algorithms=algorithm,
         callbacks=[Failing(case, is_bad), *savers],
-        device="cpu",
         parallel=DDP(timeout=f"{WAIT_S}sec" if case == "hang" or savers else "5m"),
     )
     with trainer:

@@ -22,7 +22,7 @@ from torch import nn
 from torch.utils import data as torch_data
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from engine_core import Algorithm, Callback, Event, LoggerDestination, Trainer
+from engine_core import Algorithm, Callback, Event, Trainer
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.callbacks.loss_guard import LossGuard
 from engine_core.checkpoint import store, writing
@@ -31,24 +31,24 @@ from engine_core.parallel import DDP, FSDP, join
 from engine_core.randomness import OwnGenerator
 from engine_core.ranks import Ranks
 
+sys.path.insert(0, str(Path(__file__).parent))
+from trainers import Logs, trainer_of
+
 ROWS, CUT = 53, 5
 PAUSE = 10
 """In mid-epoch for loaders of 7 batches and of 4."""
 WAYS: dict[str, Any] = {"ddp": "ddp", "fsdp": FSDP(blocks=["Linear"]), "local": DDP(data="local")}
 SB = ("selective_backprop", {"start": 0, "end": 1, "interrupt": 0, "scorer": "carried", "index_key": 2})
+EMA = {"algorithms": [("ema", {"decay": 0.9})]}
 CASES: dict[str, dict[str, Any]] = {
-    "dropout": {"dropout": 0.3, "shuffle": True},
-    "two workers": {"num_workers": 2, "shuffle": True, "adam": True},
-    "workers that persist": {"num_workers": 2, "persistent_workers": True, "shuffle": True, "dropout": 0.3},
-    "a loader with a state": {"way": "local", "stateful": True, "shuffle": True, "num_workers": 2},
-    "averages": {"algorithms": [("swa", {"start": 0.2})], "dropout": 0.3},
+    "averages": {"algorithms": [("swa", {"start": 0.2})], "dropout": 0.3, "noise": True, "shuffle": True},
     "tables": {"algorithms": [SB], "shuffle": True, "dropout": 0.3},
-    "running statistics": {"norm": True, "algorithms": [("ema", {"decay": 0.9})], "shuffle": True},
-    "noise for each row": {"noise": True, "shuffle": True},
-    "rows of its own": {"way": "local", "dropout": 0.3},
-    "sharded": {"way": "fsdp", "adam": True, "algorithms": [("ema", {"decay": 0.9})], "dropout": 0.3, "shuffle": True},
+    "running statistics": {"norm": True, **EMA, "shuffle": True},
+    "workers that persist": {"num_workers": 2, "persistent_workers": True, "shuffle": True, "adam": True},
+    "a loader with a state": {"way": "local", "stateful": True, "shuffle": True, "num_workers": 2, "dropout": 0.3},
+    "sharded": {"way": "fsdp", "adam": True, **EMA, "dropout": 0.3, "shuffle": True},
     "sharded, in one file": {"way": "fsdp", "adam": True, "sharded": False, "shuffle": True},
-    "whole, in shards": {"sharded": True, "adam": True, "algorithms": [("ema", {"decay": 0.9})], "shuffle": True},
+    "whole, in shards": {"sharded": True, "adam": True, **EMA, "shuffle": True},
 }
 MOVED = {name: {"way": way, "shuffle": True, **given} for name, way, given in (
     ("from ddp", "ddp", {}),
@@ -57,7 +57,7 @@ MOVED = {name: {"way": way, "shuffle": True, **given} for name, way, given in (
     ("local", "local", {"shuffle": False}),
 )}  # fmt: skip
 
-UNITS = [("2ep", "1ep"), ("11ba", "0.3dur"), ("61sp", "20sp"), ("0.4sec", "0.1sec")]
+UNITS = [("11ba", "0.3dur"), ("61sp", "20sp"), ("0.4sec", "0.1sec")]
 
 
 class Noise(Algorithm):
@@ -78,17 +78,6 @@ class Noise(Algorithm):
 
     def load_state_dict(self, state: Any) -> None:
         self.own.load_state_dict(state)
-
-
-class Logs(LoggerDestination):
-    """Keeps what is logged, but for times."""
-
-    def __init__(self) -> None:
-        self.rows: list[list[Any]] = []
-
-    def log_metrics(self, metrics: Any, step: int | None) -> None:
-        kept = {name: float(value) for name, value in metrics.items() if "time/" not in name and "_s" not in name}
-        self.rows += [[step, kept]] if kept else []
 
 
 class Pause(Callback):
@@ -116,14 +105,13 @@ def make(folder: Path | None, ranks: Ranks, callbacks: Any = (), **case: Any) ->
     kind: Any = StatefulDataLoader if case.pop("stateful", False) else torch_data.DataLoader
     loads = ("shuffle", "num_workers", "persistent_workers")
     given = {name: case.pop(name) for name in loads if name in case}
-    evaluated = torch_data.DataLoader(torch_data.TensorDataset(x, y), batch_size=20)
     saving = {"interval": case.pop("interval", "100ba"), "keep_best": 1, "metric": "eval/loss"}
-    savers = [] if folder is None else [CheckpointSaver(folder, sharded=case.pop("sharded", None), **saving)]
-    case.pop("sharded", None)
+    sharded = case.pop("sharded", None)
+    savers = [] if folder is None else [CheckpointSaver(folder, sharded=sharded, **saving)]
     settings: dict[str, Any] = {
         "optimizers": lambda p: torch.optim.AdamW(p, lr=0.02) if adam else torch.optim.SGD(p, lr=0.1, momentum=0.9),
         "schedulers": (lambda o: torch.optim.lr_scheduler.StepLR(o, 3, 0.8), "1ba"),
-        "eval_dataloader": evaluated,
+        "eval_dataloader": torch_data.DataLoader(torch_data.TensorDataset(x, y), batch_size=20),
         "algorithms": [*case.pop("algorithms", ()), *([Noise()] if noise else [])],
         "callbacks": [("early_stopper", {"metric": "eval/loss", "patience": 9}), *savers, *callbacks],
         "autoresume": folder is not None,
@@ -131,9 +119,7 @@ def make(folder: Path | None, ranks: Ranks, callbacks: Any = (), **case: Any) ->
         "max_duration": "3ep",
         **case,
     }
-    loader = kind(rows, batch_size=8, **given)
-    settings |= {"loss_fn": nn.CrossEntropyLoss(), "loggers": [logs], "progress_bar": False}
-    return Trainer(model, loader, **{"seed": 3, "device": "cpu", **settings}), logs
+    return trainer_of(model, kind(rows, batch_size=8, **given), loggers=logs, **settings), logs
 
 
 def run(folder: Path | None, ranks: Ranks, callbacks: Any = (), **case: Any) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The program of test_fsdp: trains a small transformer on all ranks with FSDP, and rank 0 writes what came out.
 
-`run(name)` trains a case in one process, which the others are compared with.
+It also says what DistributedDataParallel gets from algorithms, and what becomes of BatchNorm. `run(name)` trains a case
+in one process, which the others are compared with.
 """
 
 from __future__ import annotations
@@ -15,27 +16,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sklearn.datasets import load_digits
 from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
 
-from engine_core import Callback, Loss, State, Trainer
-from engine_core.errors import UnsupportedError
+from engine_core import Algorithm, AlgorithmMetadata, Callback, Event, Loss, State, Trainer
 from engine_core.parallel import FSDP, gathered, is_sharded
 
 sys.path.insert(0, str(Path(__file__).parent))
-from equality import ALONE, CARRIED, IGNORING, MIXED, SB, SB_CASES, Logs, algorithm, mean_of_tokens
-from wrapped import with_averaged_batch_norm, with_batch_norm, with_mixed_precision, with_unused
+from equality import ALONE, CARRIED, IGNORING, MIXED, SB, SB_CASES, algorithm, digits, mean_of_tokens
+from trainers import Logs, fit, trainer_of
 
 LAYER = "TransformerEncoderLayer"
-REFUSED: dict[str, dict[str, Any]] = {
-    "sam": {},
-    "gradient_penalty": {},
-    "layer_freezing": {},
-    "channels_last": {},
-    "stochastic_depth": {"targets": [LAYER], "drop_per": "batch"},
-}
+REFUSED = ("sam", "gradient_penalty", "layer_freezing")  # they need what FSDP does not offer
 LOOPS: dict[str, dict[str, Any]] = {
     "plain": {},
     "clipping": {"grad_clip_norm": 0.1, "callbacks": ["gradient_norm"]},
@@ -44,10 +38,8 @@ LOOPS: dict[str, dict[str, Any]] = {
     "sums": {"loss_fn": lambda o, t: Loss(F.cross_entropy(o, t, reduction="sum") / 10, None)},
     "ignored and weighted": {"loss_fn": IGNORING, "microbatch_size": 2},
     "fewer rows than ranks": {"rows": 17},
-    "a class as block": {"blocks": [nn.TransformerEncoderLayer]},
     "blocks in blocks": {"blocks": [LAYER, "TransformerEncoder", "Linear"]},
-    "no blocks": {"blocks": []},
-    "the model a block": {"blocks": ["Net", LAYER]},
+    "the model a block": {"blocks": ["Net", nn.TransformerEncoderLayer]},
     "whole between forward and backward": {"args": {"reshard_after_forward": False}},
     "tied weights": {"net": {"tied": True}},
     "a block that runs twice": {"net": {"twice": True}},
@@ -65,8 +57,8 @@ SAME_LAW: dict[str, dict[str, Any]] = {
 NAMES = [
     *(f"loop/{name}" for name in LOOPS),
     *(f"alone/{name}" for name in ALONE if name not in REFUSED),
-    *(f"sb/{name}" for name in (*SB_CASES, "carried in microbatches")),
-    *("pair/ema", "pair/swa", "pair/label_smoothing", "pair/gated_linear_units"),
+    *(f"sb/{name}" for name in ("composer", "stale", "uniform", "few", "reuse", "by a function")),
+    *("sb/carried in microbatches", "pair/ema", "pair/gated_linear_units"),
     *(f"mixed/{name}" for name in MIXED),
 ]
 
@@ -159,8 +151,8 @@ def case_of(name: str) -> tuple[list[Any], dict[str, Any]]:
         return [], LOOPS[what]
     if kind == "mixed":
         return [algorithm(what, MIXED[what])], {"rows": 16}
-    if kind in ("law", "refused"):
-        return [algorithm(what, (SAME_LAW if kind == "law" else REFUSED)[what])], {}
+    if kind == "law":
+        return [algorithm(what, SAME_LAW[what])], {}
     if name == "sb/carried in microbatches":
         return [algorithm("selective_backprop", {**SB, **CARRIED, "keep": 0.7})], {"microbatch_size": 2}
     if kind == "sb":
@@ -174,17 +166,11 @@ def model_of(options: dict[str, Any]) -> nn.Module:
     return (WithLoss if kinds.pop("own_loss", False) else Net)(**kinds)
 
 
-def parts(rows: int) -> TensorDataset:
-    data = load_digits()
-    images = torch.tensor(data.images[:rows], dtype=torch.float32)[:, None] / 16
-    return TensorDataset(images, torch.tensor(data.target[:rows]), torch.arange(rows))
-
-
 def run(name: str, **more: Any) -> dict[str, Any]:
     """Train a case for two epochs, and return what came out on this rank."""
     algorithms, options = case_of(name)
     options = {**options, **more}
-    model, data = model_of(options), parts(options.pop("rows", 21))
+    model, data = model_of(options), digits(options.pop("rows", 21))
     spread = FSDP(options.pop("blocks", [LAYER]), args=options.pop("args", {}))
     optimizers: Any = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
     if options.pop("given", False):
@@ -195,22 +181,17 @@ def run(name: str, **more: Any) -> dict[str, Any]:
         optimizers.step()  # so that it has a state
         optimizers.zero_grad()
     logs, watch = Logs(), Watch(peeks=options.pop("peeks", False), saves="eval_interval" in options)
-    with Trainer(
-        model,
-        DataLoader(data, batch_size=8, shuffle=True),
-        max_duration="2ep",
-        loss_fn=None if isinstance(model, WithLoss) else options.pop("loss_fn", nn.CrossEntropyLoss()),
-        optimizers=optimizers,
-        eval_dataloader={"a": DataLoader(data, batch_size=20), "b": DataLoader(data, batch_size=17)},
-        algorithms=algorithms,
-        callbacks=[watch, *options.pop("callbacks", [])],
-        loggers=[logs],
-        seed=3,
-        device="cpu",
-        progress_bar=False,
-        parallel=spread if "RANK" in os.environ else None,
+    settings = {
+        "loss_fn": None if isinstance(model, WithLoss) else options.pop("loss_fn", nn.CrossEntropyLoss()),
+        "optimizers": optimizers,
+        "eval_dataloader": {"a": DataLoader(data, batch_size=20), "b": DataLoader(data, batch_size=17)},
+        "algorithms": algorithms,
+        "callbacks": [watch, *options.pop("callbacks", [])],
+        "loggers": logs,
+        "parallel": spread if "RANK" in os.environ else None,
         **options,
-    ) as trainer:
+    }
+    with trainer_of(model, DataLoader(data, batch_size=8, shuffle=True), **settings) as trainer:
         trainer.fit()
         state = trainer.state
         result = {
@@ -225,17 +206,112 @@ def run(name: str, **more: Any) -> dict[str, Any]:
     return result
 
 
-def refused() -> dict[str, Any]:
-    """Return the errors of the algorithms that are refused, and whether the model is as it was."""
-    found: dict[str, Any] = {}
-    for name in REFUSED:
-        model = Net()
-        before, algorithms = [*map(type, model.modules())], case_of(f"refused/{name}")[0]
-        try:
-            Trainer(model, loss_fn=nn.CrossEntropyLoss(), algorithms=algorithms, parallel=FSDP([LAYER]), device="cpu")
-        except UnsupportedError as error:
-            found[name] = [str(error), before == [*map(type, model.modules())]]
+INPUTS, TARGETS = torch.linspace(-1, 1, 64).view(16, 4), torch.arange(16) % 3
+
+
+class Branches(nn.Module):
+    """A model with a layer that only some batches need."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.more, self.last = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        return self.last(self.more(x) if x.detach().mean() > self.first.bias.detach().mean() else x)  # type: ignore[no-any-return]
+
+
+class Skips(Algorithm):
+    """Says that parameters may be without a gradient."""
+
+    metadata = AlgorithmMetadata(name="skips", description="says so", events=(Event.INIT,))
+    find_unused_parameters = True
+
+    def match(self, event: Event, state: State) -> bool:
+        return True
+
+    def apply(self, event: Event, state: State, logger: Any = None) -> None:
+        pass
+
+
+def _fit(model: nn.Module, **settings: Any) -> Trainer:
+    batches = [(INPUTS[start : start + 4], TARGETS[start : start + 4]) for start in range(0, 16, 4)]
+    return fit(model, batches, **{"seed": 1, **settings})
+
+
+def with_unused() -> dict[str, Any]:
+    """Return the weights of a model, of which some batches train only a part."""
+    found = {}
+    for size in (None, 1):
+        model = Branches()
+        _fit(model, algorithms=[Skips()], microbatch_size=size)
+        found[str(size)] = {name: value.tolist() for name, value in model.state_dict().items()}
     return found
+
+
+class Statistics(Callback):
+    """Keeps the running statistics of this rank before a step, of all in an evaluation, and what is saved and left."""
+
+    every_rank = True
+
+    def after_backward(self, state: State, logger: Any) -> None:
+        self.own = _buffers(state)
+        self.own["1.num_batches_tracked"] += state.rank  # as if ranks had counted differently
+        self.own["queue"] = nn.functional.normalize(torch.tensor([1.0, state.rank]), dim=0)  # of a rank's own rows
+        state.model.load_state_dict(self.own, strict=False)  # type: ignore[union-attr]
+
+    def eval_batch_start(self, state: State, logger: Any) -> None:
+        self.seen = _buffers(state)
+
+    def batch_checkpoint(self, state: State, logger: Any) -> None:
+        if state.timestamp.batch == 5:
+            state.loop.snapshot()  # type: ignore[misc]
+            self.saved = _evaluated(state)
+
+    def fit_end(self, state: State, logger: Any) -> None:
+        self.left = _evaluated(state)
+
+
+def _buffers(state: State) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in state.model.named_buffers()}  # type: ignore[union-attr]
+
+
+def _evaluated(state: State) -> dict[str, torch.Tensor]:
+    """Return the buffers that an evaluation uses: those of an average, if there is one."""
+    own = _buffers(state)
+    averages = [algorithm.averaged_state_dict() for algorithm in state.algorithms]  # type: ignore[attr-defined]
+    return {name: averages[0][name] for name in own} if averages else own
+
+
+def with_batch_norm(algorithms: Any = (), parallel: Any = "auto") -> dict[str, Any]:
+    """Return the statistics of each rank before a step and in an evaluation, and the warnings of each."""
+    torch.manual_seed(0)
+    model, seen = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)), Statistics()
+    model.register_buffer("queue", torch.zeros(2))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        more = {"callbacks": [seen], "eval_dataloader": [(INPUTS, TARGETS)], "parallel": parallel}
+        trainer = _fit(model, algorithms=algorithms, **more)
+    told = [str(each.message) for each in caught if "BatchNorm" in str(each.message)]
+    found = {part: {k: v.tolist() for k, v in getattr(seen, part).items()} for part in ("own", "seen", "saved", "left")}
+    return {"ranks": trainer.state.ranks.each({**found, "told": told})}
+
+
+def with_averaged_batch_norm() -> dict[str, Any]:
+    """Return the same where an average is evaluated, for each way to spread the model."""
+    return {way: with_batch_norm([("ema", {"warmup": False})], way)["ranks"] for way in ("ddp", "fsdp")}
+
+
+def with_mixed_precision() -> dict[str, Any]:
+    """Return the dtypes in a forward, of the weights and of the loss, with FSDP's policy of mixed precision."""
+    model: Any = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
+    seen: set[torch.dtype] = set()
+    model[1].register_forward_hook(lambda _, inputs, outputs: seen.update((inputs[0].dtype, outputs.dtype)))
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    trainer = _fit(model, parallel=FSDP(args={"mp_policy": policy}))
+    weights = {str(parameter.dtype) for parameter in model.parameters()}
+    return {"forward": [*map(str, seen)], "weights": [*weights], "loss": trainer.state.loss.item()}
 
 
 def main() -> None:
@@ -244,7 +320,7 @@ def main() -> None:
     warnings.filterwarnings("ignore", "selective_backprop can't reuse")  # layers round differently for a single row
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")  # where a Linear is a block
     results: dict[str, Any] = {}
-    made = (refused, with_unused, with_batch_norm, with_averaged_batch_norm, with_mixed_precision)
+    made = (with_unused, with_batch_norm, with_averaged_batch_norm, with_mixed_precision)
     others: dict[str, Any] = {make.__name__: make for make in made}
     for name in names or [*NAMES, *(f"law/{name}" for name in SAME_LAW), *others]:
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,30 +14,19 @@ from engine_core.ranks import Ranks
 
 sys.path.insert(0, str(Path(__file__).parent))  # docs/equality.py runs this file outside of its package
 import equality
-from starting import Ended, start
+from starting import written_by
 
-FOLDER = Path(__file__).parent
 SIZES = (2, 4)
 OF_WEIGHTS, OF_LOGS = 2e-6, 1e-5
 CASES = [(size, name) for size in SIZES for name in equality.NAMES if size == 2 or not name.startswith("pair/")]
 pytestmark = [pytest.mark.ranks, pytest.mark.full]
 
 
-@functools.cache
-def _started(size: int) -> Any:
-    names = [name for on, name in CASES if on == size]
-    try:
-        return start(FOLDER / "equality.py", size, *names, "sb/rank")
-    except subprocess.TimeoutExpired as late:  # kept too: each test would wait as long
-        return Ended(124, f"ranks waited for each other: {late}", None)
-
-
 def together(size: int) -> dict[str, Any]:
     """Return what each case gave on so many processes, all from one start."""
-    ended = _started(size)
-    assert ended.rc == 0, ended.output
-    written: dict[str, Any] = ended.written
-    return written
+    names = [name for on, name in CASES if on == size]
+    result: dict[str, Any] = written_by(equality.__file__, size, *names, "sb/rank")
+    return result
 
 
 @functools.cache
@@ -106,7 +94,7 @@ def test_rows_of_batches_of_any_kind_change_ranks_or_stay_with_one_warning(size:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_draws_for_each_row_differ_between_ranks_and_have_the_law_of_one_process(size: int) -> None:
-    many, one = together(size)["laws"], equality.draws(Ranks())
+    many, one = together(size)["draws"], equality.draws(Ranks())
     assert many["rows"] == one["rows"]
     assert many["apart"] == [size] * 3
     assert one["means"] == pytest.approx(many["means"], abs=0.1)
@@ -114,7 +102,7 @@ def test_draws_for_each_row_differ_between_ranks_and_have_the_law_of_one_process
 
 def test_the_published_table_has_each_case_and_keeps_the_bounds() -> None:
     """`python docs/equality.py` writes it."""
-    table = (FOLDER.parents[1] / "docs" / "reference" / "equality.md").read_text(encoding="utf-8")
+    table = (Path(__file__).parents[2] / "docs" / "reference" / "equality.md").read_text(encoding="utf-8")
     rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|")][2:]
     assert len(rows) == len(equality.NAMES)
     assert all(float(cell) <= OF_WEIGHTS for row in rows for cell in (row[1], row[3]) if cell != "-")

@@ -1,14 +1,16 @@
-"""Evaluations, predictions and what callbacks show, on several processes as on one."""
+"""The rows that ranks train on, evaluations, predictions and what callbacks show, on several processes as on one."""
 
 import itertools
 import json
 import warnings
-from pathlib import Path
 
 import pytest
 
-from . import evaluating
-from .starting import start
+from engine_core.parallel import bounds
+from engine_core.ranks import Ranks
+
+from . import dealing, evaluating
+from .starting import written_by
 
 SIZE = 3
 pytestmark = [pytest.mark.full, pytest.mark.ranks]
@@ -17,9 +19,7 @@ pytestmark = [pytest.mark.full, pytest.mark.ranks]
 @pytest.fixture(scope="module")
 def found():
     """Return what each rank found."""
-    ended = start(Path(evaluating.__file__), SIZE)
-    assert ended.rc == 0, ended.output
-    return ended.written
+    return written_by(evaluating.__file__, SIZE)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def test_a_training_logs_and_decides_the_same(found, alone, way):
     expected = alone["train"]
     first, *others = [of_rank[way]["train"] for of_rank in found]
     assert first == like(expected)
-    assert {name.partition("/")[2] for _, name, _ in first["logs"]} > {"auroc", "holder", "gradient_norm_clipped"}
+    assert {name.partition("/")[2] for _, name, _ in first["logs"]} > {"auroc", "merged/rows", "gradient_norm_clipped"}
     for other in others:
         assert (other["logs"], other["callbacks"]) == (
             [],
@@ -107,22 +107,64 @@ def test_loaders_of_a_ranks_own_rows_are_evaluated_to_the_last_end(found):
         )
         assert (local["eval/merged/rows"], local["batches"]) == (len(rows), 5)
         assert sum(of_rank["others"]["predicted"]) == len(of_rank["others"]["own"])
+        assert of_rank["others"]["by_sampler"]["samples"] == 54  # what a DistributedSampler gives is taken as it is
 
 
-def test_what_a_distributed_sampler_gives_is_taken_as_it_is_for_loaders_of_a_ranks_own_rows(found):
-    assert [of_rank["others"]["by_sampler"]["samples"] for of_rank in found] == [54] * SIZE
-
-
-REFUSED = {
-    "metric": "metric 'own' (OfOneRank) sees the rows of one rank, and nothing says how to bring 3 ranks together",
-    "streams": "the rows of the loader 'eval', a DataLoader of an IterableDataset, can't be dealt to 3 ranks",
-    "lengths": "different data (batches: rank 0: 1, rank 1: 2, rank 2: 3)",
-    "ended": "the loader 'eval' gave no batches on rank 1, and some on others",
-    "rows": "different data (row 0 of the dataset of rank 1, 2 is not that of rank 0): each rank has to read",
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_would_be_wrong_is_refused_on_every_rank(found, name):
+def test_loaders_of_different_lengths_are_refused_on_every_rank(found):
     for of_rank in found:
-        assert REFUSED[name] in of_rank["others"][name]
+        assert "different data (batches: rank 0: 1, rank 1: 2, rank 2: 3)" in of_rank["others"]["lengths"]
+        assert "the loader 'eval' gave no batches on rank 1, and some on others" in of_rank["others"]["ended"]
+
+
+LOCAL = ("local", "a distributed sampler")
+
+
+@pytest.fixture(scope="module")
+def rows(found):
+    """Return what each rank trained on, by case."""
+    return {name: [of_rank["rows"][name] for of_rank in found] for name in found[0]["rows"]}
+
+
+@pytest.mark.parametrize("case", [name for name in dealing.cases(Ranks()) if name not in LOCAL])
+def test_the_ranks_together_have_the_batches_of_one_process_in_contiguous_parts(rows, case):
+    alone = dealing.seen(dealing.cases(Ranks())[case])
+    ranks = rows[case]
+    assert [[row for part in parts for row in part] for parts in zip(*(r["rows"] for r in ranks), strict=True)] == (
+        alone["rows"]
+    )
+    for number, rank in enumerate(ranks):
+        some = Ranks()
+        some.rank, some.size = number, len(ranks)
+        ends = [bounds(len(batch), some) for batch in alone["rows"]]
+        assert [len(batch) for batch in rank["rows"]] == [stop - start for start, stop in ends]
+        assert (rank["clock"], rank["samples"]) == (alone["clock"], alone["samples"])
+        assert rank["warnings"] == alone["warnings"] == []
+
+
+@pytest.mark.parametrize("case", ["shuffled", "weighted", "fewer rows than ranks"])
+def test_no_rank_reads_the_rows_of_another_but_the_first_as_a_placeholder(rows, case):
+    for rank in rows[case]:
+        own = [row for batch in rank["rows"] for row in batch]
+        placeholders = sum(not batch for batch in rank["rows"])
+        assert len(rank["read"]) == len(own) + placeholders
+
+
+def test_the_workers_of_each_rank_draw_other_numbers_and_those_of_rank_0_what_one_process_draws(rows):
+    first, *others = (rank["inputs"] for rank in rows["workers that draw"])
+    alone = dealing.seen(dealing.cases(Ranks())["workers that draw"])["inputs"]
+    assert first == alone[: len(first)]
+    assert not any(row in alone or row in first for rank in others for row in rank)
+
+
+def test_a_local_loader_is_taken_as_it_is_and_ends_for_all_where_it_ends_for_one(rows):
+    ranks = rows["local"]
+    shortest = 4 - (len(ranks) - 1)
+    assert [rank["rows"] for rank in ranks] == [[[i + 10 * r] for i in range(shortest)] * 2 for r in range(len(ranks))]
+    assert {rank["clock"][2] for rank in ranks} == {2 * shortest * len(ranks)}
+    assert [len(rank["warnings"]) for rank in ranks] == [2] + [0] * (len(ranks) - 1)
+    assert f"on rank {len(ranks) - 1}, and not on the others" in ranks[0]["warnings"][0]
+
+
+def test_a_distributed_sampler_deals_by_itself(rows):
+    ranks = rows["a distributed sampler"]
+    assert sorted({row for rank in ranks for batch in rank["rows"] for row in batch}) == list(range(dealing.ROWS))

@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-import functools
 import math
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from . import sharded
-from .starting import Ended, start
+from .starting import written_by
 
 OF_WEIGHTS, OF_LOGS = 2e-6, 1e-5
 BFLOAT16 = "loop/bfloat16"
 pytestmark = [pytest.mark.ranks, pytest.mark.full]
 
 
-@functools.cache
-def _started() -> Any:
-    try:
-        return start(Path(sharded.__file__), 2, timeout_s=240)
-    except subprocess.TimeoutExpired as late:  # kept too: each test would wait as long
-        return Ended(124, f"ranks waited for each other: {late}", None)
-
-
 def together() -> dict[str, Any]:
     """Return what each case gave on two processes, all from one start."""
-    ended = _started()
-    assert ended.rc == 0, ended.output
-    written: dict[str, Any] = ended.written
-    return written
+    result: dict[str, Any] = written_by(sharded.__file__, 2)
+    return result
 
 
 def largest_difference(many: dict[str, Any], one: dict[str, Any]) -> float:
@@ -88,14 +75,6 @@ def test_what_draws_for_each_row_trains(name: str) -> None:
     result = together()[f"law/{name}"]
     assert result["alike"]
     assert all(math.isfinite(value) for _, metrics in result["logs"] for value in metrics.values())
-
-
-def test_what_fsdp_does_not_offer_is_refused_by_name_before_the_model_changes() -> None:
-    refused = together()["refused"]
-    assert refused.keys() == sharded.REFUSED.keys()
-    for name, (error, is_unchanged) in refused.items():
-        assert name.replace("_", "") in error.lower() and "can't work in fsdp: no " in error
-        assert is_unchanged
 
 
 def test_an_algorithm_may_leave_parameters_without_a_gradient_on_some_ranks() -> None:

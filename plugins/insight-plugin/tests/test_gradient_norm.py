@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 import torch
-from parts import Memory, at, batches, linear, steps_by_hand, trainer
+from parts import Memory, acting, at, batches, linear, steps_by_hand, trainer
 from torch import nn
 
-from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State
+from engine_core import Event, Logger, State
 from insight_plugin import GradientNorm
 
 
@@ -35,18 +35,13 @@ def test_without_clipping_it_is_the_norm_of_all_gradients_under_the_step_of_the_
 
 
 def test_with_clipping_there_is_the_norm_before_and_the_one_after() -> None:
-    expected = norms_by_hand(8, 5, 8, limit=0.3)
-    norms, clipped = logged(grad_clip_norm=0.3)
+    expected, kept = norms_by_hand(8, 5, 8, limit=0.3), list[float]()
+    keep = at("after_train_batch", lambda state: kept.append(state.gradient_norm.item()))
+    norms, clipped = logged(grad_clip_norm=0.3, callbacks=[keep, "gradient_norm"])
     assert norms == [(step, pytest.approx(norm, rel=1e-4)) for step, norm in enumerate(expected)]
     assert clipped == [(step, pytest.approx(min(norm, 0.3), rel=1e-4)) for step, norm in enumerate(expected)]
     assert min(expected) > 0.3
-
-
-def test_the_norm_is_the_one_that_the_loop_keeps() -> None:
-    kept: list[float] = []
-    keep = at("after_train_batch", lambda state: kept.append(state.gradient_norm.item()))
-    norms, _ = logged(grad_clip_norm=0.3, callbacks=[keep, "gradient_norm"])
-    assert [norm for _, norm in norms] == kept
+    assert [norm for _, norm in norms] == kept  # which the loop has measured already
 
 
 def skip_second(state: State) -> None:
@@ -64,20 +59,13 @@ def test_a_skipped_step_logs_none_whoever_is_listed_first(settings: dict[str, An
     ]
 
 
-class Again(Algorithm):
-    """Steps with the gradients at other weights, as sharpness-aware minimization does."""
-
-    metadata = AlgorithmMetadata(events=("after_train_batch",), writes=("model",))
-
-    def match(self, event: Event, state: State) -> bool:
-        return True
-
-    def apply(self, event: Event, state: State, logger: Logger) -> None:
-        model: Any = state.model
-        closure: Any = state.loop.closure
-        model.weight.data += 1
-        closure()
-        model.weight.data -= 1
+def again(event: Event, state: State) -> None:
+    """Step with the gradients at other weights, as sharpness-aware minimization does."""
+    model: Any = state.model
+    closure: Any = state.loop.closure
+    model.weight.data += 1
+    closure()
+    model.weight.data -= 1
 
 
 @pytest.mark.parametrize("settings", [{}, {"grad_clip_norm": 0.3}])
@@ -87,7 +75,7 @@ def test_gradients_that_an_algorithm_recomputes_are_those_that_are_measured(sett
     inputs, targets = batches(8)[0]
     nn.functional.cross_entropy(model(inputs), targets).backward()
     norm = torch.cat([p.grad.flatten() for p in model.parameters()]).norm().item()
-    (first, *_), clipped = logged(algorithms=Again(), **settings)
+    (first, *_), clipped = logged(algorithms=acting(again, "after_train_batch", writes=("model",)), **settings)
     assert first == (0, pytest.approx(norm))
     assert [step for step, _ in clipped] == ([0, 1, 2] if settings else [])
 
@@ -110,9 +98,9 @@ def test_sparse_gradients_count_and_parameters_without_one_do_not() -> None:
     assert state.gradient_norm.item() == pytest.approx(8**0.5)
 
 
-@pytest.mark.parametrize("settings", [{}, {"grad_clip_norm": 0.3}])
-def test_two_of_them_log_what_one_does(settings: dict[str, Any]) -> None:
-    assert logged(callbacks=["gradient_norm", GradientNorm()], **settings) == logged(**settings)
+def test_two_of_them_log_what_one_does() -> None:
+    clipping = {"grad_clip_norm": 0.3}
+    assert logged(callbacks=["gradient_norm", GradientNorm()], **clipping) == logged(**clipping)
 
 
 def test_without_loggers_nothing_is_measured() -> None:

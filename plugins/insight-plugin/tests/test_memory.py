@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from parts import at
 
 from engine_core import Logger, State
-from engine_core.errors import ArgumentError
 from engine_core_author import RecordingDestination, ThreadRanks
 from insight_plugin import Memory, memory
 
@@ -54,17 +54,13 @@ def test_a_gpu_has_three_values_and_other_devices_none(monkeypatch: pytest.Monke
 
 
 @on_linux
-def test_it_logs_in_the_first_step_of_each_interval_and_at_the_end(run: Any) -> None:
+def test_it_logs_in_the_first_step_of_each_interval_and_at_the_end_but_not_at_a_pause(run: Any) -> None:
     _, seen = run(callbacks=Memory("3ba"))
     assert [step for step, _ in seen.values("memory/process_mb")] == [0, 3, 6, 8]
+    pause = at("batch_end", lambda state: state.timestamp.batch == 5 and state.pause_training())
+    _, paused = run(callbacks=[Memory("3ba"), pause])
+    assert [step for step, _ in paused.values("memory/process_mb")] == [0, 3]
     assert seen.names("memory") == PROCESS
-
-
-def test_a_pause_is_not_the_end() -> None:
-    seen, callback, state = RecordingDestination(), Memory(), State()
-    state.pause_training()
-    callback.fit_end(state, Logger([seen]))
-    assert seen.metrics == []
 
 
 @on_linux
@@ -92,8 +88,3 @@ def test_a_logger_that_comes_later_leaves_no_rank_waiting() -> None:
         return len(seen.metrics)
 
     assert ThreadRanks.run(program) == [0, 0]
-
-
-def test_a_wrong_interval_is_refused_when_it_is_made() -> None:
-    with pytest.raises(ArgumentError, match="interval: 'often' is not a length of training"):
-        Memory("often")

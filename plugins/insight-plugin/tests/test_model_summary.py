@@ -61,7 +61,7 @@ def test_of_microbatches_the_first_one_is_seen(run: Any) -> None:
 
 
 class Twice(nn.Module):
-    """Calls one module twice, which is in two places, and another one never; two layers share a weight."""
+    """Calls one module twice, which is in two places, then for less rows, and one never; two layers share a weight."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,31 +71,16 @@ class Twice(nn.Module):
         self.idle = nn.Linear(1, 5).requires_grad_(requires_grad=False)
 
     def forward(self, inputs: torch.Tensor) -> Any:
-        return self.tied(self.b(self.a(inputs)))
+        return self.tied(self.b(self.a(inputs)[:1]))
 
 
-def test_what_is_shared_is_listed_and_counted_once() -> None:
+def test_what_is_shared_is_listed_and_counted_once_with_its_first_output() -> None:
     assert rows_of(Twice(), torch.zeros(3, 2)) == {
-        "(model)": row("Twice", "[3, 2]", 1, 16, 6),
+        "(model)": row("Twice", "[1, 2]", 1, 16, 6),
         "a": row("Linear", "[3, 2]", 2, 4, 4),
-        "tied": row("Linear", "[3, 2]", 1, 6, 6),
+        "tied": row("Linear", "[1, 2]", 1, 6, 6),
         "idle": row("Linear", None, 0, 10, 0),
     }
-
-
-class Halves(nn.Module):
-    """Calls a module for fewer and fewer rows."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Identity()
-
-    def forward(self, inputs: torch.Tensor) -> Any:
-        return self.inner(self.inner(inputs)[:1])
-
-
-def test_of_a_module_that_is_called_again_the_first_output_is_shown() -> None:
-    assert rows_of(Halves(), torch.zeros(3, 2))["inner"] == row("Identity", "[3, 2]", 2, 0, 0)
 
 
 def test_a_lazy_layer_is_counted_once_it_has_run() -> None:
@@ -129,28 +114,20 @@ ROW = torch.zeros(2, 3)
     ("output", "shown"),
     [
         (ROW, "[2, 3]"),
-        (torch.zeros(()), "[]"),
         ([ROW, (ROW, None)], '[[2, 3], [[2, 3], "NoneType"]]'),
         (OrderedDict(logits=ROW, loss=torch.zeros(())), '{"logits": [2, 3], "loss": []}'),
         ({"a\x1b": 3, 4: "text"}, '{"a\\u001b": "int", "4": "str"}'),
         (CYCLE, '[[[["list"]]]]'),
         (torch.eye(3).to_sparse(), "[3, 3]"),
+        ([ROW] * 50, f"[{'[2, 3], ' * 12}..."),
+        (torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)], layout=torch.jagged), '"NestedTensor"'),
     ],
 )
 def test_outputs_of_any_form_are_shown_by_their_shapes(output: Any, shown: str) -> None:
     assert rows_of(Returns(output))["(model)"]["output"] == shown
 
 
-def test_a_long_output_is_cut() -> None:
-    assert rows_of(Returns([ROW] * 50))["(model)"]["output"] == f"[{'[2, 3], ' * 12}..."
-
-
-def test_nested_tensors_have_no_shape() -> None:
-    nested = torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)], layout=torch.jagged)
-    assert rows_of(Returns(nested))["(model)"]["output"] == '"NestedTensor"'
-
-
-@pytest.mark.parametrize("name", ["\x1b[31mred", "two\nlines", "<script>", "a/b", "é", "\ud800", "n" * 5000])
+@pytest.mark.parametrize("name", ["\x1b[31mred", "two\nlines", "\ud800", "n" * 5000])
 def test_names_can_neither_break_the_table_nor_a_terminal(name: str) -> None:
     model = nn.Sequential(OrderedDict([(name, nn.Linear(1, 1))]))
     files = files_of(model, torch.zeros(1, 1))
@@ -161,12 +138,12 @@ def test_names_can_neither_break_the_table_nor_a_terminal(name: str) -> None:
 
 
 def test_of_a_huge_model_the_first_2000_modules_are_listed() -> None:
-    names = [("\x00" * 2000) + str(number) for number in range(2500)]
+    names = [("\x00" * 500) + str(number) for number in range(2010)]
     model = nn.Sequential(OrderedDict((name, nn.Identity()) for name in names))
     files = files_of(model, torch.zeros(1))
     assert len(json.loads(files["model_summary.json"])["modules"]) == 2000
-    assert json.loads(files["model_summary.json"])["left_out"] == 501
-    assert files["model_summary.txt"].splitlines()[-1] == "and 501 modules more"
+    assert json.loads(files["model_summary.json"])["left_out"] == 11
+    assert files["model_summary.txt"].splitlines()[-1] == "and 11 modules more"
     assert max(len(content.encode()) for content in files.values()) < MOST_FILE_BYTES / 4
 
 
@@ -184,15 +161,12 @@ def test_a_layer_that_is_frozen_in_eval_mode_keeps_its_fast_path() -> None:
 
 
 @pytest.mark.full  # it compiles
-@pytest.mark.parametrize("in_place", [False, True])
-def test_of_a_compiled_model_only_the_parameters_are_known(in_place: bool) -> None:
-    model: Any = nn.Linear(2, 2)
-    if in_place:
-        model.compile(backend="eager")
-    else:
-        model = torch.compile(model, backend="eager")
-    lines = files_of(model, torch.zeros(3, 2))["model_summary.txt"].splitlines()[1:]
-    assert [line.split()[2:] for line in lines] == [["?", "?", "6", "6"]] * len(lines)
+def test_of_a_compiled_model_only_the_parameters_are_known() -> None:
+    in_place: Any = nn.Linear(2, 2)
+    in_place.compile(backend="eager")
+    for model in (in_place, torch.compile(nn.Linear(2, 2), backend="eager")):
+        lines = files_of(model, torch.zeros(3, 2))["model_summary.txt"].splitlines()[1:]
+        assert [line.split()[2:] for line in lines] == [["?", "?", "6", "6"]] * len(lines)
 
 
 def test_a_first_forward_that_raises_leaves_no_hook_behind_after_the_next_start_or_the_end() -> None:

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+from parts import acting, linear
 from torch import nn
 from torch.nn import functional as F
 
-from engine_core import Algorithm, AlgorithmMetadata, Engine, Logger, State
+from engine_core import Logger, State
 from engine_core.errors import ArgumentError, ArgumentTypeError
 from engine_core_author import RecordingDestination, ThreadRanks
 from insight_plugin import Norms
@@ -67,7 +68,7 @@ def test_a_tensor_that_two_layers_share_is_the_firsts() -> None:
     assert (found["norms/weight/in"], found["norms/weight/out"]) == (2.0, pytest.approx(0.5**0.5))
 
 
-@pytest.mark.parametrize("name", ["a/b", "a\\b", "<b>", "norms", "(model)", "\x1b[31m", "ü\n"])
+@pytest.mark.parametrize("name", ["a/b", "(model)", "\x1b[31m", "ü\n"])
 def test_any_name_of_a_module_is_taken_as_it_is(name: str) -> None:
     model = nn.Module()
     model.add_module(name, layer([[2.0]], [0.0]))
@@ -81,7 +82,7 @@ def test_what_compiling_puts_around_a_module_is_not_in_the_names() -> None:
     assert sorted(one_step(model, {}, {})) == ["norms/update_to_weight/0", "norms/weight/0"]
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.complex64])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.complex64])
 def test_precisions_may_differ_and_halves_do_not_overflow(dtype: torch.dtype) -> None:
     model = nn.Sequential(layer([[3.0, 4.0]], [0.0]), nn.Linear(2, 1, bias=False))
     model[1].weight = nn.Parameter(torch.full((1, 2), 60_000, dtype=dtype))
@@ -93,8 +94,7 @@ def test_precisions_may_differ_and_halves_do_not_overflow(dtype: torch.dtype) ->
 def test_sparse_gradients_count() -> None:
     model = nn.Embedding(3, 2, sparse=True)
     model(torch.tensor([1, 1])).sum().backward()
-    found = one_step(model, {}, {})
-    assert found["norms/gradient/(model)"] == pytest.approx(8**0.5)
+    assert one_step(model, {}, {})["norms/gradient/(model)"] == pytest.approx(8**0.5)
 
 
 def test_a_lazy_layer_that_did_not_run_is_left_out_and_may_be_named() -> None:
@@ -102,18 +102,12 @@ def test_a_lazy_layer_that_did_not_run_is_left_out_and_may_be_named() -> None:
     assert sorted(one_step(model, {}, {}, layers=["0", "1"])) == ["norms/update_to_weight/0", "norms/weight/0"]
 
 
-def test_patterns_choose_layers() -> None:
+def test_patterns_choose_layers_and_one_that_fits_none_is_refused_with_the_nearest() -> None:
     model = nn.ModuleDict({"encoder": nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)), "head": nn.Linear(1, 1)})
     found = one_step(model, {}, {}, layers=["encoder.*"])
-    assert [name for name in found if "weight/" in name and "to" not in name] == [
-        "norms/weight/encoder.0",
-        "norms/weight/encoder.1",
-    ]
-
-
-def test_a_pattern_that_fits_no_layer_is_refused_with_the_nearest() -> None:
+    assert {name.rpartition("/")[2] for name in found} == {"encoder.0", "encoder.1"}
     with pytest.raises(ArgumentError, match=r"no layer that trains is called 'haed'.*'head'"):
-        one_step(nn.ModuleDict({"head": nn.Linear(1, 1)}), {}, {}, layers=["haed"])
+        one_step(model, {}, {}, layers=["haed"])
 
 
 @pytest.mark.parametrize(
@@ -121,9 +115,7 @@ def test_a_pattern_that_fits_no_layer_is_refused_with_the_nearest() -> None:
     [
         ({"interval": "10"}, ArgumentError, "interval: '10' has no unit"),
         ({"interval": "0ba"}, ArgumentError, "interval has to be positive"),
-        ({"interval": 10}, ArgumentTypeError, "interval: a bare number has no unit"),
         ({"layers": "head"}, ArgumentTypeError, r"layers='head' has to be a list of names, such as \['encoder"),
-        ({"layers": [1]}, ArgumentTypeError, "layers="),
         ({"layers": []}, ArgumentError, "names no layer"),
     ],
 )
@@ -132,79 +124,51 @@ def test_wrong_arguments_are_refused_when_it_is_made(given: Any, error: type[Exc
         Norms(**given)
 
 
-def by_hand(model: Any, data: Any, rate: float) -> list[tuple[float, float, float]]:
-    found = []
+def by_hand(data: Any, rate: float) -> list[tuple[float, ...]]:
+    model, found = linear(), list[tuple[float, ...]]()
     for inputs, targets in data:
         model.zero_grad()
         F.cross_entropy(model(inputs), targets).backward()
-        before = torch.cat([p.detach().flatten() for p in model.parameters()])
-        grad = torch.cat([p.grad.flatten() for p in model.parameters()])
+        weight = nn.utils.parameters_to_vector(model.parameters()).norm().item()
+        norm = nn.utils.get_total_norm([p.grad for p in model.parameters()]).item()
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.sub_(rate * parameter.grad)
-        norm, weight = grad.norm().item(), before.norm().item()
         found.append((norm, weight, rate * norm / weight))
     return found
-
-
-def linear() -> nn.Linear:
-    with torch.random.fork_rng():
-        torch.manual_seed(5)
-        return nn.Linear(4, 3)
 
 
 NAMES = ("norms/gradient/(model)", "norms/weight/(model)", "norms/update_to_weight/(model)")
 
 
-@pytest.mark.parametrize("settings", [{}, {"microbatch_size": 3}])
-def test_in_a_run_they_are_those_by_hand_under_the_step_of_the_loss(run: Any, settings: Any) -> None:
+def test_in_a_run_they_are_those_by_hand_under_the_step_of_the_loss(run: Any) -> None:
     data = [(torch.randn(8, 4), torch.randint(3, (8,))) for _ in range(5)]
     sgd = {"optimizers": lambda parameters: torch.optim.SGD(parameters, lr=0.1), "max_duration": "1ep"}
-    _, seen = run(linear(), Norms("2ba"), train_dataloader=data, **sgd, **settings)
-    expected = by_hand(linear(), data, 0.1)
+    _, seen = run(linear(), Norms("2ba"), train_dataloader=data, microbatch_size=3, **sgd)
+    expected = by_hand(data, 0.1)
     for place, name in enumerate(NAMES):
         values = [(step, pytest.approx(expected[step][place], rel=1e-4)) for step in (0, 2, 4)]
         assert seen.values(name) == values
 
 
-@pytest.mark.parametrize(
-    ("interval", "steps"), [("3ba", [0, 3, 6]), ("1ep", [0, 4]), ("16sp", [0, 2, 5, 7]), ("0.5dur", [0, 4])]
-)
+@pytest.mark.parametrize(("interval", "steps"), [("1ep", [0, 4]), ("16sp", [0, 2, 5, 7]), ("0.5dur", [0, 4])])
 def test_the_first_step_of_each_interval_is_measured(run: Any, interval: str, steps: list[int]) -> None:
     _, seen = run(callbacks=Norms(interval))
     assert [step for step, _ in seen.values("norms/weight/0")] == steps
 
 
-class Skips(Algorithm):
-    """Skips each step."""
-
-    metadata = AlgorithmMetadata(events=("after_train_batch",), writes=())
-
-    def match(self, event: Any, state: State) -> bool:
-        return True
-
-    def apply(self, event: Any, state: State, logger: Any = None) -> None:
+def test_a_skipped_step_shows_its_gradients_and_moves_nothing(run: Any) -> None:
+    def skip(event: Any, state: State) -> None:
         state.model[4].weight.grad[0, 0] = math.nan  # type: ignore[index,union-attr]
         state.skip_step()
 
-
-def test_a_skipped_step_shows_its_gradients_and_moves_nothing(run: Any) -> None:
-    _, seen = run(callbacks=Norms("4ba"), algorithms=Skips())
+    _, seen = run(callbacks=Norms("4ba"), algorithms=acting(skip, "after_train_batch"))
     assert seen.values("norms/update_to_weight/4") == [(0, 0.0), (4, 0.0)]
     assert all(math.isnan(norm) for _, norm in seen.values("norms/gradient/4"))
     assert all(norm > 0 for _, norm in seen.values("norms/gradient/0"))
 
 
-def test_without_loggers_it_copies_nothing() -> None:
-    norms, state = Norms(), State(model=nn.Linear(2, 2), callbacks=[])
-    state.callbacks.append(norms)
-    with Engine(state, Logger()) as engine:
-        for event in ("init", "fit_start", "after_train_batch"):
-            engine.run_event(event)
-        assert norms._kept == {}
-
-
-def test_ranks_that_log_nothing_look_at_nothing_if_all_have_whole_weights() -> None:
+def test_ranks_that_log_nothing_copy_and_look_at_nothing_if_all_have_whole_weights() -> None:
     def program(ranks: ThreadRanks) -> tuple[list[Any], int]:
         seen, norms, state = RecordingDestination(), Norms(), State(model=nn.Linear(2, 2), ranks=ranks)
         logger = Logger([] if ranks.rank else [seen])

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from parts import Memory, at, batches, linear, net, steps_by_hand, trainer
+from parts import Memory, acting, at, batches, linear, net, steps_by_hand, trainer
 from torch import nn
 from torchmetrics.classification import MulticlassAccuracy
 
@@ -61,13 +61,11 @@ def test_they_are_those_of_the_rows_as_they_were_trained_on(settings: dict[str, 
     assert logged(**settings) == by_hand(8, 5, 8)
 
 
-@pytest.mark.parametrize("name", ["loss", "loss_epoch", "gradient_norm", "gradient_norm_clipped"])
-def test_a_name_that_the_training_logs_is_refused(name: str) -> None:
-    with pytest.raises(ArgumentError, match=f"'{name}'"):
-        TrainMetrics({name: Right()})
-    if name != "loss":  # which the Trainer refuses
-        with pytest.raises(ArgumentError, match=f"train_metrics can't log a metric called '{name}'"):
-            logged(metrics={name: Right()})
+def test_a_name_that_the_training_logs_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="'loss'"):
+        TrainMetrics({"loss": Right()})
+    with pytest.raises(ArgumentError, match="train_metrics can't log a metric called 'gradient_norm'"):
+        logged(metrics={"gradient_norm": Right()})
 
 
 def test_metrics_of_its_own_come_in_place_of_the_trainers() -> None:
@@ -84,44 +82,38 @@ def test_those_of_torchmetrics_and_dropout_see_the_model_in_train_mode() -> None
     assert set(modes) == {True}
 
 
-class OneHot(Algorithm):
-    """Replaces the targets for the loss alone, as label smoothing does."""
+def one_hot(swap: ItemSwap) -> Any:
+    """Return what replaces the targets for the loss alone, as label smoothing does."""
 
-    metadata = AlgorithmMetadata(events=("before_loss", "after_loss"), writes=("batch",))
-
-    def __init__(self) -> None:
-        self.swap = ItemSwap(1)
-
-    def match(self, event: Event, state: State) -> bool:
-        return True
-
-    def apply(self, event: Event, state: State, logger: Logger) -> None:
+    def act(event: Event, state: State) -> None:
         if event is Event.BEFORE_LOSS:
-            self.swap.put(state, nn.functional.one_hot(state.batch[1], 3).float())
+            swap.put(state, nn.functional.one_hot(state.batch[1], 3).float())
         else:
-            self.swap.back(state)
+            swap.back(state)
+
+    return act
 
 
-class Again(Algorithm):
-    """Computes gradients at other weights before the step."""
-
-    metadata = AlgorithmMetadata(events=("after_train_batch",), writes=("model",))
-
-    def match(self, event: Event, state: State) -> bool:
-        return True
-
-    def apply(self, event: Event, state: State, logger: Logger) -> None:
-        model: Any = state.model
-        closure: Any = state.loop.closure
-        model.weight.data.neg_()
-        closure()
-        model.weight.data.neg_()
-        closure()  # the gradients of the step as they were, so that it trains alike
+def again(event: Event, state: State) -> None:
+    """Compute gradients at other weights before the step."""
+    model: Any = state.model
+    closure: Any = state.loop.closure
+    model.weight.data.neg_()
+    closure()
+    model.weight.data.neg_()
+    closure()  # the gradients of the step as they were, so that it trains alike
 
 
-@pytest.mark.parametrize("algorithm", [OneHot, Again])
-def test_targets_are_those_of_the_forward_and_each_batch_counts_once(algorithm: type[Algorithm]) -> None:
-    assert logged(algorithms=algorithm()) == [(step, pytest.approx(share)) for step, share in by_hand(8, 5, 8)]
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        acting(one_hot(ItemSwap(1)), "before_loss", "after_loss", writes=("batch",)),
+        acting(again, "after_train_batch", writes=("model",)),
+    ],
+    ids=["other targets", "a second forward"],
+)
+def test_targets_are_those_of_the_forward_and_each_batch_counts_once(algorithm: Algorithm) -> None:
+    assert logged(algorithms=algorithm) == [(step, pytest.approx(share)) for step, share in by_hand(8, 5, 8)]
 
 
 class Mixes(Algorithm):
@@ -140,7 +132,7 @@ class Mixes(Algorithm):
         pass
 
 
-@pytest.mark.parametrize("event", ["after_dataloader", "before_train_batch", "before_forward", "before_loss"])
+@pytest.mark.parametrize("event", ["after_dataloader", "before_loss"])
 def test_a_batch_in_which_targets_are_mixed_is_left_out_and_told_of_once(event: str) -> None:
     with pytest.warns(UserWarning, match="leaves out the batches in which Mixes mixes targets") as caught:
         values = logged(algorithms=Mixes(event, 0, 1, 3, 4, 5), optimizers=lambda p: torch.optim.SGD(p, lr=0.0))
@@ -161,7 +153,7 @@ METRICS = {"plain": Right, "torchmetrics": lambda: MulticlassAccuracy(3, average
 
 
 @pytest.mark.parametrize("kind", METRICS)
-@pytest.mark.parametrize("batch", [1, 2, 3, 4])
+@pytest.mark.parametrize("batch", [2, 3])
 def test_a_resumed_run_logs_the_values_of_the_run_that_was_not_interrupted(
     kind: str, batch: int, tmp_path: Path
 ) -> None:
@@ -177,10 +169,9 @@ def test_a_resumed_run_logs_the_values_of_the_run_that_was_not_interrupted(
     assert first.metrics + second.metrics == whole.metrics
 
 
-@pytest.mark.parametrize("kind", METRICS)
-def test_what_is_saved_after_the_last_batch_of_an_epoch_is_enough_for_its_value(kind: str) -> None:
+def test_what_is_saved_after_the_last_batch_of_an_epoch_is_enough_for_its_value() -> None:
     saved: list[Any] = []
-    first, second = (TrainMetrics({"right": METRICS[kind]()}) for _ in range(2))
+    first, second = (TrainMetrics({"right": METRICS["torchmetrics"]()}) for _ in range(2))
     memory, again = Memory(), Memory()
     save = at("batch_checkpoint", lambda state: saved.append(first.state_dict()))
     trainer(batches(8, 5), callbacks=[first, save], loggers=memory).fit()
@@ -210,10 +201,9 @@ def logged_by_ranks(kind: str, folder: Path, *parts: tuple[str, int]) -> list[An
 
 
 @pytest.mark.parametrize("kind", METRICS)
-def test_on_several_ranks_an_epoch_is_that_of_one_process_resumed_or_not(kind: str, tmp_path: Path) -> None:
+def test_on_several_ranks_a_resumed_epoch_is_that_of_one_process(kind: str, tmp_path: Path) -> None:
     alone = logged_by_ranks(kind, tmp_path / "alone", ("2ep", 1))
-    assert logged_by_ranks(kind, tmp_path / "whole", ("2ep", 3)) == alone
-    assert logged_by_ranks(kind, tmp_path / "resumed", ("2ba", 3), ("2ba", 3), ("2ba", 3)) == alone
+    assert logged_by_ranks(kind, tmp_path / "resumed", ("2ba", 3), ("4ba", 3)) == alone
 
 
 def test_on_another_number_of_ranks_a_resumed_epoch_has_the_rows_of_its_rest(tmp_path: Path) -> None:
@@ -223,37 +213,25 @@ def test_on_another_number_of_ranks_a_resumed_epoch_has_the_rows_of_its_rest(tmp
     assert [round(share * 9, 6).is_integer() for _, share in values] == [True]
 
 
-class Unsavable(Right):
-    def reset(self) -> None:
-        super().reset()
-        self.rule = torch.argmax
-
-
 def test_a_metric_that_cannot_be_saved_is_told_of_once_and_the_checkpoint_is_written(tmp_path: Path) -> None:
+    unsavable = Right()
+    unsavable.rule = torch.argmax  # type: ignore[attr-defined]
     with pytest.warns(CheckpointWarning, match="train_metrics can't save metric 'right' .*of the rest") as caught:
-        logged(metrics={"right": Unsavable()}, callbacks=["train_metrics", CheckpointSaver(tmp_path, "1ba")])
+        logged(metrics={"right": unsavable}, callbacks=["train_metrics", CheckpointSaver(tmp_path, "1ba")])
     assert len(caught) == 1
 
 
-class Pair(Right):
-    def compute(self) -> Any:
-        return torch.zeros(2)
-
-
 def test_a_metric_that_computes_no_number_is_refused_after_the_first_batch() -> None:
-    memory = Memory()
-    made = trainer(batches(8, 8), callbacks=TrainMetrics({"pair": Pair()}), loggers=memory)
+    pair = Right()
+    pair.compute = lambda: torch.zeros(2)  # type: ignore[method-assign,assignment,return-value]
+    made = trainer(batches(8, 8), callbacks=TrainMetrics({"pair": pair}), loggers=Memory())
     with pytest.raises(ArgumentError, match=r"metric 'train/pair' computed a Tensor of shape \(2,\)"):
         made.fit()
     assert made.state.timestamp.batch == 0
 
 
 class OwnLoss(nn.Linear):
-    def loss(self, outputs: Any, batch: Any) -> Any:
-        return outputs.mean()
-
-    def forward(self, batch: Any) -> Any:
-        return super().forward(batch[0])
+    def loss(self, outputs: Any, batch: Any) -> Any: ...
 
 
 @pytest.mark.parametrize(
@@ -281,17 +259,12 @@ def test_without_loggers_nothing_is_computed() -> None:
     assert callback.state_dict() == {} and not callback._seen
 
 
-class OfFloats(Right):
-    def update(self, outputs: torch.Tensor, targets: torch.Tensor) -> None:
-        assert outputs.dtype is torch.float32
-        super().update(outputs, targets)
-
-
 def test_in_mixed_precision_they_get_float32() -> None:
-    memory = Memory()
-    callback = TrainMetrics({"right": OfFloats()})
-    trainer(callbacks=callback, loggers=memory, precision="amp_bf16").fit()
-    assert len(memory.values(NAME)) == 1
+    metric, dtypes = Right(), list[torch.dtype]()
+    metric.update = lambda outputs, targets: dtypes.append(outputs.dtype)  # type: ignore[method-assign]
+    metric.compute = lambda: 0.0  # type: ignore[method-assign]
+    logged(metrics={"right": metric}, precision="amp_bf16")
+    assert set(dtypes) == {torch.float32}
 
 
 class Alone:

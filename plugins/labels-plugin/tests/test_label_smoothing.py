@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from engine_core import Algorithm, AlgorithmMetadata, Engine, Event, Logger, Objective, State, Trainer
-from engine_core.errors import EngineError
+from engine_core import Algorithm, AlgorithmMetadata, Engine, Event, Logger, ModelLoss, Objective, State, Trainer
+from engine_core.errors import ArgumentError, EngineError
 from labels_plugin import LabelSmoothing, smooth_labels
 
 X, Y = torch.randn(8, 3, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 4
@@ -20,8 +20,8 @@ def trainer_of(model: nn.Module, batches: list[Any], **options: Any) -> Trainer:
     return Trainer(model, batches, optimizers=torch.optim.SGD(model.parameters(), lr=0.1), **given)
 
 
-def net(weights: int = 3) -> nn.Module:
-    torch.manual_seed(weights)
+def net() -> nn.Module:
+    torch.manual_seed(3)
     return nn.Linear(3, 4)
 
 
@@ -68,30 +68,24 @@ def test_the_labels_are_back_where_the_loss_raised(microbatch_size: int | None) 
         assert trainer.state.batch[1] is Y
 
 
-class Outermost(Algorithm):
-    """Remembers what it finds at AFTER_LOSS."""
-
-    metadata = AlgorithmMetadata(events=("before_loss", "after_loss"), around=("label_smoothing",), writes=())
-
-    def __init__(self) -> None:
-        self.found: list[torch.Tensor] = []
-
-    def match(self, event: Event, state: State) -> bool:
-        return event in self.metadata.events
-
-    def apply(self, event: Event, state: State, logger: Logger) -> None:
-        if event is Event.AFTER_LOSS:
-            self.found.append(state.batch_get_item(1))
-
-
 def test_an_outer_algorithm_finds_the_labels_of_each_microbatch_also_of_one_whose_loss_raised() -> None:
-    outermost = Outermost()
-    objective = Objective(Failing(), check=False)
-    options: dict[str, Any] = {"microbatch_size": 4, "algorithms": [LabelSmoothing(), outermost]}
-    options |= {"objective": objective, "loss_fn": None}
+    found: list[Any] = []
+
+    class Outermost(Algorithm):
+        metadata = AlgorithmMetadata(events=("before_loss", "after_loss"), around=("label_smoothing",), writes=())
+
+        def match(self, event: Event, state: State) -> bool:
+            return event in self.metadata.events
+
+        def apply(self, event: Event, state: State, logger: Logger) -> None:
+            if event is Event.AFTER_LOSS:
+                found.append(state.batch_get_item(1).tolist())
+
+    options: dict[str, Any] = {"microbatch_size": 4, "algorithms": [LabelSmoothing(), Outermost()]}
+    options |= {"objective": Objective(Failing(), check=False), "loss_fn": None}
     with trainer_of(net(), [(X, Y)], **options) as trainer, pytest.raises(RuntimeError):
         trainer.fit()
-    assert [found.tolist() for found in outermost.found] == [Y[:4].tolist(), Y[4:].tolist()]
+    assert found == [Y[:4].tolist(), Y[4:].tolist()]
 
 
 def test_without_smoothing_it_never_acts() -> None:
@@ -101,8 +95,7 @@ def test_without_smoothing_it_never_acts() -> None:
         trainer.fit()
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.5])
-def test_the_loss_of_an_evaluation_is_never_smoothed(smoothing: float) -> None:
+def test_the_loss_of_an_evaluation_is_never_smoothed() -> None:
     seen = []
 
     def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -110,12 +103,11 @@ def test_the_loss_of_an_evaluation_is_never_smoothed(smoothing: float) -> None:
         return F.cross_entropy(outputs, targets)
 
     model = net()
-    options: dict[str, Any] = {"loss_fn": loss, "algorithms": LabelSmoothing(smoothing), "eval_dataloader": [(X, Y)]}
-    with trainer_of(model, [(X, Y)], **options) as trainer:
+    with trainer_of(model, [(X, Y)], loss_fn=loss, eval_dataloader=[(X, Y)]) as trainer:
         trainer.fit()
         measured = trainer.state.metrics["eval/loss"]
     assert measured == pytest.approx(F.cross_entropy(model(X), Y).item())
-    assert seen == [(8, 4) if smoothing else (8,), (8,)]
+    assert seen == [(8, 4), (8,)]
 
 
 class Tagger(nn.Module):
@@ -147,6 +139,86 @@ def test_a_model_with_its_own_loss_gets_the_batch_with_dense_targets(labels: tor
 def test_two_of_them_are_refused_as_targets_would_be_smoothed_twice() -> None:
     with pytest.raises(EngineError, match=r"label_smoothing.*can't run together"):
         Engine(State(algorithms=[LabelSmoothing(0.1), LabelSmoothing(0.2)]), Logger())
+
+
+class Mix(Algorithm):
+    """Takes half of each target from the next row, and puts the targets back as it found them."""
+
+    metadata = AlgorithmMetadata(events=("before_loss", "after_loss"), tags=("target_mixing",), writes=("batch",))
+    found: Any = None
+
+    def match(self, event: Event, state: State) -> bool:
+        return event in self.metadata.events
+
+    def apply(self, event: Event, state: State, logger: Logger) -> None:
+        if event is Event.BEFORE_LOSS:
+            self.found = state.batch_get_item(1)
+            state.batch_set_item(1, 0.5 * self.found + 0.5 * self.found.roll(-1, 0))
+        else:
+            state.batch_set_item(1, self.found)
+
+
+@pytest.mark.parametrize("smoothing_first", [True, False])
+def test_the_loss_is_the_mixture_of_two_smoothed_losses_and_the_labels_come_back(smoothing_first: bool) -> None:
+    mix, outputs, labels = Mix(), torch.randn(4, 3), torch.tensor([0, 1, 2, -100])
+    algorithms = [LabelSmoothing(0.3), mix] if smoothing_first else [mix, LabelSmoothing(0.3)]
+    state = State(algorithms=algorithms, batch=(None, labels), outputs=outputs, loss_fn=F.cross_entropy)
+    with Engine(state, Logger()) as engine:
+        engine.run_event(Event.BEFORE_LOSS)
+        assert torch.equal(mix.found, smooth_labels(outputs, labels, 0.3))
+        loss = F.cross_entropy(outputs, state.batch[1])
+        engine.run_event(Event.AFTER_LOSS)
+    torchs = [F.cross_entropy(outputs, y, label_smoothing=0.3) for y in (labels, labels.roll(-1))]
+    torch.testing.assert_close(loss, (torchs[0] + torchs[1]) / 2)
+    assert state.batch[1] is labels
+
+
+class Net(nn.Module):
+    """Gets the whole batch and returns logits and a loss, as models of Hugging Face do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 4)
+
+    def forward(self, batch: Any) -> Any:
+        logits = self.linear(batch["x"])
+        return {"logits": logits, "loss": F.cross_entropy(logits, batch["y"])}
+
+    def loss(self, outputs: Any, batch: Any) -> Any:
+        return outputs["loss"]
+
+
+class FromLogits(Net):
+    def loss(self, outputs: Any, batch: Any) -> Any:
+        return {"own": F.cross_entropy(outputs["logits"], batch["y"]), "of the forward": outputs["loss"]}
+
+
+def fit(model: nn.Module, batch: Any, smoothing: float = 0.1, objective: Any = None) -> Any:
+    options: dict[str, Any] = {"algorithms": LabelSmoothing(smoothing, target_key="y"), "loss_fn": None}
+    with trainer_of(model, [batch], objective=objective, **options) as trainer:
+        try:
+            trainer.fit()
+        finally:
+            assert trainer.state.batch is batch
+        return trainer.state
+
+
+class ByName(Net):
+    def forward(self, **batch: Any) -> Any:
+        return super().forward(batch)
+
+
+@pytest.mark.parametrize(("net", "objective"), [(Net, None), (ByName, ModelLoss(targets="y"))])
+def test_a_loss_out_of_the_forward_is_an_error(net: type[Net], objective: Any) -> None:
+    batch = {"x": X, "y": Y}
+    with pytest.raises(ArgumentError, match=r"one of the model's outputs.*compute it in loss\(outputs, batch\)"):
+        fit(net(), batch, objective=objective)
+    assert batch["y"] is Y
+    fit(net(), batch, smoothing=0, objective=objective)
+
+
+def test_one_part_of_a_loss_may_come_out_of_the_forward() -> None:
+    assert fit(FromLogits(), {"x": X, "y": Y}).loss.isfinite()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -26,16 +26,6 @@ class TestLabelSmoothingOfProbabilities(TestLabelSmoothing):
         return [(inputs, torch.eye(4)[labels]) for inputs, labels in super().make_batches()]
 
 
-class TestLabelSmoothingOfOneHotIntegers(TestLabelSmoothing):
-    """With a loss that takes them."""
-
-    def make_loss(self) -> Callable[[Any, Any], Any]:
-        return lambda outputs, targets: F.cross_entropy(outputs, targets.float())
-
-    def make_batches(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        return [(inputs, F.one_hot(labels, 4)) for inputs, labels in super().make_batches()]
-
-
 class TestLabelSmoothingOfIgnoredRows(TestLabelSmoothing):
     """With ignored rows and class weights."""
 

@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 import torch
+from parts import trainer
 from torch.nn import functional as F
-from torch.utils.data import DataLoader
 
-from engine_core import Trainer
 from labels_plugin import LabelSmoothing
 
 digits: Any = pytest.importorskip("engine_core.examples.digits", reason="needs scikit-learn", exc_type=Exception)
@@ -16,21 +15,12 @@ digits: Any = pytest.importorskip("engine_core.examples.digits", reason="needs s
 def trained(smoothing: float) -> tuple[torch.Tensor, torch.Tensor, float]:
     """Return the logits and labels of the test digits after 4 epochs, and the loss that the evaluation gave."""
     torch.manual_seed(11)
-    model = digits.DigitsNet(8)
-    loader: DataLoader[Any] = digits.make_loader("train")
-    test = list(digits.make_loader("test", 1000))
-    with Trainer(
-        model,
-        loader,
-        max_duration="4ep",
-        loss_fn=F.cross_entropy,
-        optimizers=torch.optim.Adam(model.parameters(), lr=0.01),
-        algorithms=LabelSmoothing(smoothing),
-        eval_dataloader=test,
-        seed=11,
-    ) as trainer:
-        trainer.fit()
-        loss = trainer.state.metrics["eval/loss"]
+    model, test = digits.DigitsNet(8), list(digits.make_loader("test", 1000))
+    given = {"optimizers": torch.optim.Adam(model.parameters(), lr=0.01), "eval_dataloader": test, "seed": 11}
+    algorithm = LabelSmoothing(smoothing)
+    with trainer(digits.make_loader("train"), model, max_duration="4ep", algorithms=algorithm, **given) as made:
+        made.fit()
+        loss = made.state.metrics["eval/loss"]
     model.eval()
     with torch.no_grad():
         return model(test[0][0]), test[0][1], loss

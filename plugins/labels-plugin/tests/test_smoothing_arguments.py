@@ -13,12 +13,10 @@ LOGITS, LABELS = torch.zeros(4, 3), torch.tensor([0, 1, 2, 0])
 
 WRONG = [
     ({"smoothing": 1.0}, ValueError, r"smoothing=1\.0 has to be within \[0, 1\)"),
-    ({"smoothing": -0.1}, ValueError, r"smoothing=-0\.1"),
     ({"smoothing": math.nan}, ValueError, "smoothing=nan .*finite"),
     ({"smoothing": True}, TypeError, r"smoothing=True \(bool\)"),
     ({"smoothing": "0.1"}, TypeError, r"smoothing='0\.1'"),
     ({"target_key": None}, TypeError, "target_key=None has to be an index"),
-    ({"target_key": 1.0}, TypeError, r"target_key=1\.0"),
 ]
 
 
@@ -28,21 +26,13 @@ def test_the_constructor_refuses(arguments: dict[str, Any], error: type[Exceptio
         LabelSmoothing(**arguments)
 
 
-def test_the_defaults_are_those_decided() -> None:
-    algorithm = LabelSmoothing()
-    assert (algorithm.smoothing, algorithm.target_key) == (0.1, 1)
-
-
 @pytest.mark.parametrize(
     ("outputs", "target", "error", "message"),
     [
         (torch.zeros(4, 1), LABELS, ValueError, r"2 or more classes, not \(4, 1\).*y \* \(1 - s\) \+ s / 2"),
-        (torch.zeros(4), LABELS, ValueError, r"2 or more classes, not \(4,\)"),
         (torch.zeros(()), LABELS, ValueError, r"2 or more classes, not \(\)"),
-        (torch.zeros(4, 1), torch.zeros(4, 1), ValueError, "2 or more classes"),
         (LOGITS, torch.zeros(4), ValueError, r"float32 \(4,\)"),
         (LOGITS, torch.zeros(4, 3).long(), ValueError, r"indices \(4,\) or floats \(4, 3\), .*int64 \(4, 3\)"),
-        (LOGITS, torch.ones(4, 3).long(), ValueError, r"one-hot integers of that shape .*int64 \(4, 3\)"),
         (LOGITS, torch.tensor([[2, -1, 0]] * 4), ValueError, r"one-hot integers of that shape .*int64 \(4, 3\)"),
         (LOGITS, torch.eye(3)[LABELS].bool(), ValueError, r"bool \(4, 3\)"),
         (LOGITS, LABELS.unsqueeze(1), ValueError, r"int64 \(4, 1\)"),
@@ -59,20 +49,13 @@ def test_the_function_refuses(outputs: Any, target: Any, error: type[Exception],
     assert isinstance(raised.value, EngineError)
 
 
-@pytest.mark.parametrize("smoothing", [1, 1.0, -0.1, math.nan])
-def test_the_function_refuses_such_a_smoothing_too(smoothing: float) -> None:
-    with pytest.raises(ValueError, match=f"smoothing={smoothing} has to be"):
-        smooth_labels(LOGITS, LABELS, smoothing)
-
-
 @pytest.mark.parametrize("target", [LABELS, torch.eye(3)[LABELS]], ids=["indices", "probabilities"])
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
+        ({"smoothing": -0.1}, ValueError, r"smoothing=-0\.1 has to be"),
         ({"reduction": "Mean"}, ValueError, "reduction='Mean' has to be one of 'mean', 'sum', 'none'"),
-        ({"reduction": None}, ValueError, "reduction=None has to be"),
         ({"weight": torch.ones(2)}, ValueError, r"shape \(2,\), but the outputs have 3 classes: .* \(3,\)"),
-        ({"weight": torch.ones(4)}, ValueError, r"shape \(4,\)"),
         ({"weight": torch.ones(1, 3)}, ValueError, r"shape \(1, 3\)"),
         ({"weight": [1.0, 1.0, 1.0]}, TypeError, "weight .* not a list"),
     ],
@@ -93,20 +76,11 @@ def test_a_label_without_a_class_is_an_error_that_names_it(label: int, weight: t
 
 
 @pytest.mark.parametrize("target", [LABELS, torch.eye(3)[LABELS]], ids=["indices", "probabilities"])
-def test_no_smoothing_gives_the_very_target(target: torch.Tensor) -> None:
-    assert smooth_labels(LOGITS, target, 0) is target
-
-
-@pytest.mark.parametrize("target", [LABELS, torch.eye(3)[LABELS]], ids=["indices", "probabilities"])
-def test_neither_target_nor_outputs_are_changed_in_place(target: torch.Tensor) -> None:
+def test_neither_target_nor_outputs_are_changed_and_no_smoothing_gives_the_very_target(target: torch.Tensor) -> None:
     outputs, before = LOGITS.clone(), target.clone()
     smooth_labels(outputs, target, 0.5)
     assert torch.equal(target, before) and torch.equal(outputs, LOGITS)
-
-
-def test_small_integers_are_indices_too() -> None:
-    smoothed = smooth_labels(LOGITS, LABELS.to(torch.uint8), 0.1)
-    assert torch.equal(smoothed, smooth_labels(LOGITS, LABELS, 0.1))
+    assert smooth_labels(LOGITS, target, 0) is target
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own, where it imports the compiler

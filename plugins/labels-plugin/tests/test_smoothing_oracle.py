@@ -33,7 +33,7 @@ def indices(shape: tuple[int, ...], ignored: float, ignore_index: int = -100) ->
     return masked
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(
     SHAPES,
     st.floats(0, 0.99, exclude_min=True),
@@ -56,7 +56,7 @@ def test_the_loss_of_smoothed_indices_is_torchs_own(
     torch.testing.assert_close(own, torchs, rtol=1e-9, atol=1e-12)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(SHAPES, st.floats(0.01, 0.99), REDUCTIONS, st.booleans(), st.integers(0, 999))
 def test_one_hot_integers_are_smoothed_as_their_indices_are(
     shape: tuple[int, ...], smoothing: float, reduction: str, weighted: bool, seed: int
@@ -75,7 +75,7 @@ def test_a_batch_without_rows_has_no_targets(shape: tuple[int, ...]) -> None:
     assert smooth_labels(torch.zeros(0, 5), torch.zeros(shape, dtype=torch.long), 0.1).shape == (0, 5)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(SHAPES, st.floats(0, 0.99), REDUCTIONS, st.booleans(), st.integers(0, 999))
 def test_the_loss_of_smoothed_probabilities_is_torchs_own(
     shape: tuple[int, ...], smoothing: float, reduction: str, weighted: bool, seed: int
@@ -88,7 +88,7 @@ def test_the_loss_of_smoothed_probabilities_is_torchs_own(
     torch.testing.assert_close(own, torchs, rtol=1e-9, atol=1e-12)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(SHAPES, st.floats(0.01, 0.99), st.integers(0, 999))
 def test_smoothed_targets_are_the_papers_mixture(shape: tuple[int, ...], smoothing: float, seed: int) -> None:
     torch.manual_seed(seed)
@@ -97,16 +97,6 @@ def test_smoothed_targets_are_the_papers_mixture(shape: tuple[int, ...], smoothi
     expected = (1 - smoothing) * one_hot + smoothing / shape[1]
     torch.testing.assert_close(smooth_labels(torch.zeros(shape).double(), target, smoothing), expected)
     torch.testing.assert_close(smooth_labels(torch.zeros(shape).double(), one_hot, smoothing), expected)
-
-
-def test_class_weights_alone_scale_the_rows_to_the_weights_that_torch_divides_by() -> None:
-    """Without that, torch divides the loss of indices by 1 + 3 + 3 = 7, that of the same dense targets by 3."""
-    outputs, target, weight = torch.randn(3, 2), torch.tensor([0, 1, 1]), torch.tensor([1.0, 3.0])
-    by_index = F.cross_entropy(outputs, target, weight=weight, label_smoothing=0.2)
-    unscaled = F.cross_entropy(outputs, smooth_labels(outputs, target, 0.2), weight=weight)
-    torch.testing.assert_close(unscaled, by_index * 7 / 3)
-    smoothed = smooth_labels(outputs, target, 0.2, weight=weight)
-    torch.testing.assert_close(smoothed.sum(1), torch.full((3,), 3 / 7))
 
 
 @pytest.mark.parametrize("weight", [None, torch.tensor([0.5, 1.0, 2.0])], ids=["plain", "weighted"])
@@ -120,19 +110,14 @@ def test_where_all_rows_are_ignored_loss_and_gradient_are_zero(weight: torch.Ten
     assert torch.equal(gradient, torchs_gradient) and not gradient.any()
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_targets_are_as_precise_as_the_outputs_and_no_less_than_float32(dtype: torch.dtype) -> None:
     outputs, target = torch.randn(4, 3, dtype=dtype), torch.tensor([0, 1, 2, -100])
     smoothed = smooth_labels(outputs, target, 0.1)
     assert smoothed.dtype is (torch.float64 if dtype is torch.float64 else torch.float32)
+    assert smooth_labels(outputs, torch.eye(3, dtype=dtype)[[0, 1, 2, 0]], 0.1).dtype is smoothed.dtype
     torchs = F.cross_entropy(outputs.double(), target, label_smoothing=0.1)
     torch.testing.assert_close(F.cross_entropy(outputs, smoothed).double(), torchs, rtol=1e-2, atol=1e-2)
-
-
-def test_half_precise_probabilities_become_float32() -> None:
-    half = torch.tensor([[1.0, 0.0]], dtype=torch.bfloat16)
-    smoothed = smooth_labels(torch.zeros(1, 2), half, 0.1)
-    assert torch.equal(smoothed, torch.tensor([[0.95, 0.05]]))
 
 
 def test_under_autocast_the_loss_is_torchs_own() -> None:

@@ -1,4 +1,4 @@
-"""Wrong arguments are refused where they are given, with the value and what to do."""
+"""Wrong arguments, and such as exclude each other, are refused where they are given, with what to do."""
 
 import math
 import re
@@ -13,65 +13,102 @@ from engine_core import Event
 from engine_core.errors import ArgumentTypeError
 from sb_plugin import SelectiveBackprop, select_using_loss
 
-WRONG = [
+IDS = {"index_key": 2}
+REUSE = {"reuse": "on", "scale_factor": 1}
+
+
+def scorer(batch: Any, state: Any) -> Any: ...
+
+
+def selector(scores: Any, k: int, generator: Any) -> Any: ...
+
+
+WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"keep": 0.0}, ValueError, r"keep=0\.0 .*\(0, 1\].*as 0\.5"),
     ({"keep": 1.5}, ValueError, r"keep=1\.5 .*\(0, 1\]"),
-    ({"keep": -0.1}, ValueError, r"keep=-0\.1"),
     ({"keep": math.nan}, ValueError, "keep=nan .*finite"),
     ({"keep": True}, TypeError, r"keep=True \(bool\) has to be a number"),
     ({"keep": "0.5"}, TypeError, r"keep='0\.5' \(str\)"),
-    ({"keep": None}, TypeError, "keep=None"),
     ({"scale_factor": 1.5}, ValueError, r"scale_factor=1\.5 .*1 at full size"),
-    ({"scale_factor": 0}, ValueError, "scale_factor=0 "),
-    ({"scale_factor": math.inf}, ValueError, "scale_factor=inf"),
     ({"start": 0.9, "end": 0.9}, ValueError, r"start=0\.9 has to be before end=0\.9"),
-    ({"start": 0.95}, ValueError, r"start=0\.95 has to be before end=0\.9"),
     ({"start": -0.1}, ValueError, r"start=-0\.1 .*\[0, 1\]"),
-    ({"end": 1.1}, ValueError, r"end=1\.1 .*\[0, 1\]"),
-    ({"start": math.nan}, ValueError, "start=nan"),
-    ({"start": False}, TypeError, "start=False"),
     ({"end": "1"}, TypeError, "end='1'"),
     ({"interrupt": -1}, ValueError, r"interrupt=-1 .*\[0, inf\).*0: none"),
     ({"interrupt": 2.0}, TypeError, r"interrupt=2\.0 \(float\) has to be a whole number"),
-    ({"interrupt": True}, TypeError, "interrupt=True"),
-    ({"interrupt": None}, TypeError, "interrupt=None"),
     ({"input_key": None}, TypeError, "input_key=None has to be an index"),
-    ({"input_key": True}, TypeError, "input_key=True"),
-    ({"target_key": 1.0}, TypeError, r"target_key=1\.0"),
     ({"target_key": (len, "x")}, TypeError, r"target_key=.*pair \(getter, setter\)"),
+    ({"index_key": 1.5}, TypeError, r"index_key=1\.5 has to be an index"),
+    ({"selector": "cfd"}, ValueError, "selector='cfd' has to be one of 'composer', 'cdf', 'topk', 'uniform', or"),
+    ({"selector": 3}, TypeError, r"selector=3 \(int\) has to be one of"),
+    ({"scorer": "carry"}, ValueError, "has to be one of 'forward', 'stale', 'carried', or, in Python, a function"),
+    ({"scorer": None}, TypeError, r"scorer=None \(NoneType\) has to be one of"),
+    ({"bn": "freeze"}, ValueError, "bn='freeze' has to be one of 'frozen', 'eval', 'train'"),
+    ({"precision": "fp16"}, ValueError, "precision='fp16' has to be one of 'engine', 'fp32', 'bf16'"),
+    ({"reuse": True}, TypeError, r"reuse=True \(bool\) has to be one of"),
+    ({"scope": "ranks"}, ValueError, "scope='ranks' has to be one of 'global', 'rank'.*'rank'"),
+    ({"floor": 1}, ValueError, r"floor=1 has to be within \[0, 1\)"),
+    ({"multiple_of": 0}, ValueError, r"multiple_of=0 has to be within \[1, inf\)"),
+    ({"multiple_of": 2.5}, TypeError, r"multiple_of=2\.5 \(float\) has to be a whole number"),
+    ({"refresh": 0, "scorer": "stale", **IDS}, ValueError, r"refresh=0 has to be within \[1, inf\)"),
+    ({"momentum": 1, "scorer": "carried", **IDS}, ValueError, r"momentum=1 has to be within \[0, 1\)"),
+    ({"generator_seed": -1}, ValueError, r"generator_seed=-1 has to be within \[0, inf\)"),
+    ({"generator_seed": "x"}, TypeError, r"generator_seed='x' \(str\) has to be a whole number"),
+]
+EXCLUDED: list[tuple[dict[str, Any], str]] = [
+    ({"scorer": "carried"}, "scorer='carried' keeps scores by example and needs index_key"),
+    ({"scorer": "stale"}, "scorer='stale' keeps scores by example and needs index_key"),
+    ({"selector": "uniform", "scorer": "carried", **IDS}, "'carried' is not used with selector='uniform'"),
+    ({"selector": "uniform", "floor": 0.1}, "floor=0.1 mixes with the uniform law, which selector='uniform' is"),
+    ({"selector": selector, "floor": 0.1}, "floor=0.1 is not used with your own selector"),
+    (IDS, "index_key=2 needs scorer='stale' or scorer='carried'; leave it out"),
+    ({"scorer": "carried", "refresh": 4, **IDS}, "refresh=4 needs scorer='stale'"),
+    ({"momentum": 0.1}, "momentum=0.1 needs scorer='carried'"),
+    ({"scorer": "carried", "bn": "eval", **IDS}, "bn='eval' needs a scoring forward, and there is none with"),
+    ({"selector": "uniform", "bn": "train"}, "bn='train' needs a scoring forward, and there is none with"),
+    ({"scorer": "carried", "precision": "bf16", **IDS}, "precision='bf16' needs a scoring forward"),
+    ({"selector": "uniform", "scale_factor": 0.3}, "scale_factor=0.3 needs scorer='forward' or scorer='stale'"),
+    ({"scorer": "carried", "scale_factor": 0.3, **IDS}, "scale_factor=0.3 needs scorer='forward'"),
+    ({"scorer": scorer, "scale_factor": 0.3}, "scale_factor=0.3 needs scorer='forward'"),
+    ({"reuse": "auto"}, "reuse='auto' reuses what the scoring forward computed"),
+    ({"reuse": "on"}, "needs scale_factor=1, not 0.5"),
+    ({**REUSE, "bn": "eval"}, "needs bn='frozen', not 'eval'"),
+    ({**REUSE, "precision": "bf16"}, "needs precision='engine', not 'bf16'"),
+    ({**REUSE, "scorer": "stale", **IDS}, "needs scorer='forward', not 'stale'"),
+    ({**REUSE, "selector": "uniform"}, "needs a scoring forward"),
+    ({"scorer": "carried", "index_key": 1}, "index_key=1 is where inputs or targets are"),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "error", "message"), WRONG, ids=lambda value: str(value)[:30])
+def named(value: Any) -> str:
+    """Return a test's id, the same in each process that runs the tests: no addresses."""
+    return re.sub(r" at 0x\w+", "", str(value))[:40]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [*WRONG, *((given, ValueError, re.escape(words)) for given, words in EXCLUDED)],
+    ids=named,
+)
 def test_the_constructor_refuses(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         SelectiveBackprop(**arguments)
 
 
-def test_the_defaults_are_those_of_the_reference() -> None:
-    given = vars(SelectiveBackprop())
-    assert {name: value for name, value in given.items() if name[0] != "_" and name != "metadata"} == {
-        "start": 0.5,
-        "end": 0.9,
-        "keep": 0.5,
-        "scale_factor": 0.5,
-        "interrupt": 2,
-        "input_key": 0,
-        "target_key": 1,
-        "selector": "composer",
-        "scorer": "forward",
-        "index_key": None,
-        "refresh": 3,
-        "momentum": 0.5,
-        "bn": "frozen",
-        "precision": "engine",
-        "reuse": "off",
-        "floor": 0.0,
-        "multiple_of": 1,
-        "generator_seed": None,
-        "scope": "global",
-        "log_by": None,
-    }
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"scorer": scorer, "selector": selector, "floor": 0.0},
+        {"scorer": scorer, "bn": "eval", "precision": "bf16"},
+        {"scorer": "stale", "refresh": 1, "floor": 0.2, "selector": "topk", "bn": "eval", "scale_factor": 0.3, **IDS},
+        {"scorer": "carried", "momentum": 0, "selector": "cdf", "scale_factor": 1, "index_key": "id"},
+        {"selector": "uniform", "multiple_of": 8, "generator_seed": 0},
+        REUSE,
+    ],
+    ids=named,
+)
+def test_what_goes_together_is_taken(arguments: dict[str, Any]) -> None:
+    algorithm = SelectiveBackprop(**arguments)
+    assert {name: getattr(algorithm, name) for name in arguments} == arguments
 
 
 def test_numpy_numbers_and_all_kinds_of_keys_are_taken() -> None:
@@ -83,7 +120,6 @@ def test_numpy_numbers_and_all_kinds_of_keys_are_taken() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"keep": 0}, ValueError, "keep=0 "),
         ({"scale_factor": 2}, ValueError, "scale_factor=2 "),
         (
             {"scale_factor": 0.5},
@@ -92,7 +128,6 @@ def test_numpy_numbers_and_all_kinds_of_keys_are_taken() -> None:
         ),
         ({"loss_fun": "mse"}, TypeError, r"loss_fun has to be callable as loss_fun\(outputs, targets\), not 'mse'"),
         ({"loss_fun": lambda a, b: a}, TypeError, "takes no `reduction`.*reduction='mean'"),
-        ({"loss_fun": nn.Linear(1, 1)}, TypeError, "Linear takes no `reduction`"),
         ({"target": torch.zeros(7)}, ValueError, "input has 8 rows and target 7"),
         ({"target": 3}, TypeError, "target has to be a tensor"),
         ({"input": torch.tensor(1.0)}, TypeError, "input has to be a tensor of rows"),
@@ -114,7 +149,6 @@ class ScoresWhenCalled:
     [
         ({"scorer": lambda batch: batch}, "scorer=<lambda> can't be called with (batch, state): too many positional"),
         ({"scorer": dict}, "scorer=dict is a class: give a function (batch, state), or an instance to call like this"),
-        ({"scorer": ScoresWhenCalled}, "scorer=ScoresWhenCalled is a class"),
         ({"selector": lambda scores, k: scores}, "selector=<lambda> can't be called with (scores, k, generator): too"),
         ({"selector": lambda a, b, c, d: a}, "missing a required argument: 'd'"),
     ],
@@ -124,9 +158,7 @@ def test_a_function_that_cannot_be_called_later_is_refused_now(given: Any, said:
         SelectiveBackprop(scale_factor=1, **given)
 
 
-@pytest.mark.parametrize(
-    "scorer", [ScoresWhenCalled(), lambda *both: both[0], lambda batch, state, power=2: batch, max, print]
-)
+@pytest.mark.parametrize("scorer", [ScoresWhenCalled(), lambda batch, state, power=2: batch, max])
 def test_what_can_be_called_so_is_taken(scorer: Any) -> None:
     assert SelectiveBackprop(scale_factor=1, scorer=scorer).scorer is scorer
 
@@ -139,7 +171,6 @@ ALWAYS = {"start": 0, "end": 1}
     ("arguments", "needs", "events"),
     [
         ({}, "duration row_loss global_batch", ""),
-        ({"start": 0}, "duration row_loss global_batch", ""),
         ({"start": 0.5, "end": 1}, "duration row_loss global_batch", ""),
         (ALWAYS, "row_loss global_batch", ""),
         ({**ALWAYS, "scope": "rank"}, "own_forward row_loss", ""),
@@ -155,12 +186,10 @@ ALWAYS = {"start": 0, "end": 1}
             "whole_batch row_loss",
             "before_train_batch after_loss",
         ),
-        ({**ALWAYS, "scale_factor": 1, "reuse": "on"}, "row_loss global_batch", "before_forward after_forward"),
         ({**ALWAYS, "scale_factor": 1, "reuse": "auto"}, "row_loss global_batch", "before_forward after_forward"),
         ({"selector": "uniform"}, "duration global_batch", ""),
         ({**ALWAYS, "selector": "uniform", "scope": "rank"}, "", ""),
         ({"keep": 1}, "", ""),
-        ({**TABLE, "scorer": "carried", "keep": 1}, "", ""),
         ({"scale_factor": 1, "reuse": "on", "scope": "rank", "keep": 1}, "", ""),
     ],
     ids=lambda value: str(value)[:40],
@@ -170,3 +199,4 @@ def test_its_needs_and_events_are_those_of_its_arguments(arguments: dict[str, An
     assert metadata.needs == tuple(needs.split())
     assert metadata.events == tuple(event for event in Event if event in {*always, *events.split()})
     assert metadata == SelectiveBackprop.metadata.replace(needs=metadata.needs, events=metadata.events)
+    assert set(metadata.events) <= set(SelectiveBackprop.metadata.events)  # so that its pass places it there

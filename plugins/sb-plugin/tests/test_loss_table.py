@@ -1,6 +1,7 @@
 """Tables of losses by the ids of examples, against dicts of Python."""
 
 import math
+import warnings
 from typing import Any
 
 import pytest
@@ -38,23 +39,24 @@ def filled(*losses: float) -> LossTable:
     return table
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=80, deadline=None, derandomize=True)
 @given(
     few=st.sampled_from([0, 512]),
     batches=BATCHES,
     momentum=st.sampled_from([0.0, 0.5, 0.9]),
+    keep_finite=st.booleans(),
     interrupted=st.integers(0, 8),
 )
 def test_a_table_is_a_dict_of_moving_averages_also_when_it_is_restored(
-    few: int, batches: list[Any], momentum: float, interrupted: int
+    few: int, batches: list[Any], momentum: float, keep_finite: bool, interrupted: int
 ) -> None:
     """With few enough ids that Python counts them, and with more."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sb_plugin.table._FEW", few)
-        compare_with_a_dict(batches, momentum, interrupted)
+        compare_with_a_dict(batches, momentum, keep_finite, interrupted)
 
 
-def compare_with_a_dict(batches: list[Any], momentum: float, interrupted: int) -> None:
+def compare_with_a_dict(batches: list[Any], momentum: float, keep_finite: bool, interrupted: int) -> None:
     table, known = LossTable("cpu"), dict[int, float]()
     for step, rows in enumerate(batches):
         if step == interrupted:
@@ -62,10 +64,15 @@ def compare_with_a_dict(batches: list[Any], momentum: float, interrupted: int) -
             table.load_state_dict(saved)
         ids = ids_of(*[key for key, _ in rows])
         assert table.look_up(ids).tolist() == near([known.get(key, INF) for key, _ in rows])
-        table.record(ids, torch.tensor([loss for _, loss in rows]), momentum)
-        for key, loss in means(rows).items():
+        table.record(ids, torch.tensor([loss for _, loss in rows]), momentum, keep_finite=keep_finite)
+        finite = {key for key, loss in rows if math.isfinite(loss)} if keep_finite else set()
+        counted = [(key, loss) for key, loss in rows if math.isfinite(loss) or key not in finite]
+        for key, loss in means(counted).items():
             old = known.get(key, NAN)
-            known[key] = momentum * old + (1 - momentum) * loss if math.isfinite(old) else loss
+            if keep_finite and math.isnan(loss):
+                known[key] = old
+            else:
+                known[key] = momentum * old + (1 - momentum) * loss if math.isfinite(old) else loss
     assert table.look_up(torch.arange(12)).tolist() == near([known.get(key, INF) for key in range(12)])
     assert len(table) == len(known)
 
@@ -98,7 +105,7 @@ class Visited:
         return [self.score[key] for key in ids]
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(batches=BATCHES, refresh=st.integers(1, 4), interrupted=st.integers(0, 8))
 def test_stale_scores_are_those_of_counted_visits_also_when_they_are_restored(
     batches: list[Any], refresh: int, interrupted: int
@@ -116,53 +123,24 @@ def test_stale_scores_are_those_of_counted_visits_also_when_they_are_restored(
         assert scores.tolist() == near(expected.scores(keys, scored))
 
 
-def test_a_loss_that_is_not_finite_is_nan_and_the_next_finite_one_takes_its_place() -> None:
-    table = filled(NAN, INF, -INF, 1.0)
-    assert table.look_up(torch.arange(5)).tolist() == near([NAN, NAN, NAN, 1, INF])
-    table.record(torch.arange(4), torch.tensor([4.0, 4.0, 4.0, NAN]), momentum=0.5)
-    assert table.look_up(torch.arange(4)).tolist() == near([4, 4, 4, NAN])
+def test_a_loss_that_is_not_finite_is_nan_and_where_asked_a_finite_one_is_kept() -> None:
+    table, ids = filled(NAN, 2.0), torch.arange(3)
+    table.record(ids, torch.tensor([INF, -INF, NAN]), momentum=0.5, keep_finite=True)
+    assert table.look_up(ids).tolist() == near([NAN, 2, NAN])
+    table.record(ids, torch.tensor([4.0, NAN, 4.0]), momentum=0.5)
+    assert table.look_up(ids).tolist() == near([4, NAN, 4])
 
 
-def test_where_asked_a_finite_loss_is_kept_until_a_finite_one_comes() -> None:
-    table = filled(NAN, 2.0)
-    table.record(torch.arange(3), torch.tensor([INF, -INF, NAN]), momentum=0.5, keep_finite=True)
-    assert table.look_up(torch.arange(3)).tolist() == near([NAN, 2, NAN])
-    table.record(torch.arange(3), torch.tensor([4.0, 4.0, 4.0]), momentum=0.5, keep_finite=True)
-    assert table.look_up(torch.arange(3)).tolist() == near([4, 3, 4])
-
-
-def test_an_id_that_occurs_several_times_counts_once_with_its_mean() -> None:
-    table = filled(8.0)
-    table.record(ids_of(0, 1, 0), torch.tensor([1.0, 7.0, 3.0]), momentum=0.5)
-    assert table.look_up(ids_of(1, 0)).tolist() == [7, 5]
-
-
-def test_where_asked_the_mean_of_an_id_is_that_of_its_finite_losses() -> None:
-    table = filled(8.0, 8.0, NAN)
-    ids, losses = ids_of(0, 1, 0, 2, 2, 3, 3), torch.tensor([2.0, 3.0, NAN, INF, NAN, 1.0, -INF])
-    table.record(ids, losses, momentum=0.5, keep_finite=True)
-    assert table.look_up(torch.arange(5)).tolist() == near([5, 5.5, NAN, 1, INF])
-
-
-def test_no_graph_is_kept_of_a_loss() -> None:
-    table = LossTable("cpu")
-    table.record(ids_of(0), torch.ones(1, requires_grad=True) * 2)
-    assert not table.look_up(ids_of(0)).requires_grad
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_losses_of_any_precision_are_kept_in_single_precision(dtype: torch.dtype) -> None:
-    table = LossTable("cpu")
-    table.record(ids_of(1), torch.tensor([1.5], dtype=dtype))
-    found = table.look_up(ids_of(1))
-    assert (found.dtype, found.tolist()) == (torch.float32, [1.5])
-
-
-@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8])
-def test_ids_may_be_whole_numbers_of_any_size(dtype: torch.dtype) -> None:
-    table = LossTable("cpu")
-    table.record(torch.tensor([100, 3], dtype=dtype), torch.tensor([1.0, 2.0]))
-    assert table.look_up(torch.tensor([3, 100, 4], dtype=dtype)).tolist() == [2, 1, INF]
+@pytest.mark.parametrize(
+    ("of_losses", "of_ids"), [(torch.bfloat16, torch.int8), (torch.float64, torch.uint8), (torch.float16, torch.int64)]
+)
+def test_losses_of_any_precision_are_kept_in_single_precision_without_a_graph(
+    of_losses: torch.dtype, of_ids: torch.dtype
+) -> None:
+    table, losses = LossTable("cpu"), torch.tensor([1.5, 2.0], dtype=of_losses, requires_grad=True)
+    table.record(torch.tensor([100, 3], dtype=of_ids), losses * 2)
+    found = table.look_up(torch.tensor([3, 100, 4], dtype=of_ids))
+    assert (found.dtype, found.requires_grad, found.tolist()) == (torch.float32, False, [4, 3, INF])
 
 
 @pytest.mark.parametrize(
@@ -170,9 +148,7 @@ def test_ids_may_be_whole_numbers_of_any_size(dtype: torch.dtype) -> None:
     [
         ([1, 2], ArgumentTypeError, "not list: sb_plugin.WithIndex"),
         (torch.tensor([True]), ArgumentTypeError, "not a tensor of torch.bool"),
-        (torch.tensor([1.0]), ArgumentTypeError, "not a tensor of torch.float32"),
         (torch.tensor([[1]]), ArgumentError, r"have shape \(1, 1\), not \(n,\)"),
-        (torch.tensor(1), ArgumentError, r"have shape \(\), not \(n,\)"),
         (torch.tensor([3, -1]), ArgumentError, "these go from -1 to 3: number the examples from 0, as sb_plugin.With"),
         (torch.tensor([0, 2**28]), ArgumentError, "from 0 to 268435455, but these go from 0 to 268435456"),
     ],
@@ -183,11 +159,8 @@ def test_what_cannot_be_ids_is_refused_and_nothing_grows(ids: Any, error: type[E
         with pytest.raises(error, match=message):
             use(ids)
     assert table.losses.tolist() == [1]
-
-
-def test_losses_that_are_not_one_for_each_id_are_refused() -> None:
     with pytest.raises(ArgumentError, match=r"losses of shape \(1,\) for ids of shape \(2,\)"):
-        filled(1.0, 2.0).record(ids_of(0, 1), torch.ones(1))
+        table.record(ids_of(0, 1), torch.ones(1))
 
 
 def test_an_empty_batch_changes_nothing() -> None:
@@ -195,15 +168,8 @@ def test_an_empty_batch_changes_nothing() -> None:
     table.record(none, torch.empty(0), momentum=0.5)
     assert table.look_up(none).shape == stale.due(none).shape == stale.scores(none, none, torch.empty(0)).shape == (0,)
     assert len(table) == 1
-
-
-def test_a_table_at_least_doubles_when_it_grows() -> None:
-    table, lengths = LossTable("cpu"), set()
-    for key in range(1000):
-        table.record(ids_of(key), torch.tensor([key / 2]))
-        lengths.add(table.losses.shape[0])
-    assert sorted(lengths) == [2**power for power in range(11)]
-    assert table.look_up(torch.arange(1000)).tolist() == [key / 2 for key in range(1000)]
+    table.load_state_dict(LossTable("cpu").state_dict())  # of one that knows nothing
+    assert len(table) == 0
 
 
 @pytest.mark.parametrize(("length", "device"), [(0, "meta"), (2**24, "meta"), (2**24 + 1, "cpu")])
@@ -226,30 +192,66 @@ def test_a_table_goes_to_the_cpu_when_its_ids_and_not_its_reserve_exceed_the_lim
         stale.due(ids_of(11)).tolist()
 
 
-def test_an_example_is_scored_at_its_visits_1_4_and_7() -> None:
-    stale, scored = StaleScores(3, "cpu"), []
-    for visit in range(1, 8):
-        due = stale.due(ids_of(5))
-        scored.append((len(due), stale.scores(ids_of(5), due, torch.full((len(due),), float(visit))).item()))
-    assert scored == [(1, 1), (0, 1), (0, 1), (1, 4), (0, 4), (0, 4), (1, 7)]
-
-
-def test_one_row_that_is_due_takes_the_one_with_it_that_has_waited_longest() -> None:
-    stale = StaleScores(3, "cpu")
-    stale.scores(ids_of(0, 1), ids_of(0, 1), torch.ones(2))
-    stale.scores(ids_of(1), ids_of(), torch.ones(0))
-    assert stale.due(ids_of(0, 1, 2)).tolist() == [1, 2]
-    assert stale.due(ids_of(0, 2, 0)).tolist() == [0, 1]
-    assert stale.due(ids_of(2)).tolist() == [0]
-    assert stale.due(ids_of(0, 1)).tolist() == []
-
-
 def test_a_refresh_beyond_all_visits_scores_once() -> None:
     stale = StaleScores(2**40, "cpu")
     stale.scores(ids_of(0), ids_of(0), torch.ones(1))
     assert stale.due(ids_of(0)).tolist() == []
 
 
-def test_a_refresh_of_0_is_refused() -> None:
-    with pytest.raises(ArgumentError, match=r"refresh=0 has to be within \[1, inf\)"):
-        StaleScores(0, "cpu")
+def test_what_is_saved_is_a_copy_up_to_the_highest_id_seen() -> None:
+    table, stale, ids = LossTable("cpu"), StaleScores(3, "cpu"), ids_of(3, 1)
+    table.look_up(ids_of(50))
+    table.record(ids, torch.tensor([1.0, NAN]))
+    stale.scores(ids_of(3, 1, 50), ids_of(0, 1), torch.tensor([1.0, NAN]))
+    stale.scores(ids, ids_of(), torch.ones(0))
+    saved, both = table.state_dict(), stale.state_dict()
+    table.record(ids, torch.zeros(2))
+    stale.scores(ids, ids_of(0, 1), torch.zeros(2))
+    assert {name: values.tolist() for name, values in saved.items()} == {"table": near([INF, NAN, INF, 1])}
+    assert both["table"].tolist() == near([INF, NAN, INF, 1])
+    assert (both["visits"].dtype, both["visits"].tolist()) == (torch.int32, [0, 1, 0, 1])
+
+
+def test_what_was_loaded_is_not_written_to() -> None:
+    state = {"table": torch.ones(2), "visits": torch.zeros(2, dtype=torch.int32)}
+    table, stale = LossTable("cpu"), StaleScores(3, "cpu")
+    table.load_state_dict(state)
+    stale.load_state_dict(state)
+    table.record(ids_of(0), torch.zeros(1))
+    stale.scores(ids_of(0, 1), ids_of(0), torch.zeros(1))
+    assert {name: values.tolist() for name, values in state.items()} == {"table": [1, 1], "visits": [0, 0]}
+
+
+def nested() -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they are a prototype
+        return torch.nested.nested_tensor([torch.tensor(1.0), torch.tensor(2.0)])
+
+
+TABLE, VISITS = torch.ones(2), torch.zeros(2, dtype=torch.int32)
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({"visits": VISITS}, "has no 'table', only 'visits': give what state_dict"),
+        (None, "has no 'visits', it is None"),
+        ({"table": [1.0], "visits": VISITS}, "'table' in the state is a list"),
+        ({"table": TABLE.double(), "visits": VISITS}, "'table' in the state is a tensor of torch.float64"),
+        ({"table": TABLE[None], "visits": VISITS}, r"shape \(1, 2\), .* of torch.float32 and shape \(ids,\)"),
+        ({"table": TABLE.to_sparse(), "visits": VISITS}, "torch.sparse_coo on cpu: it has to be dense"),
+        ({"table": TABLE.to("meta"), "visits": VISITS}, "on meta: it has to be dense"),
+        ({"table": nested(), "visits": VISITS}, "shape nested"),
+        ({"table": TABLE[:1].expand(2**28 + 1), "visits": VISITS}, "with at most 268435456 ids"),
+        ({"table": -TABLE / 0, "visits": VISITS}, "'table' in the state has -inf"),
+        ({"table": TABLE, "visits": VISITS.long()}, "'visits' in the state is a tensor of torch.int64"),
+        ({"table": TABLE, "visits": VISITS - 1}, "'visits' in the state has negative numbers"),
+        ({"table": TABLE, "visits": VISITS[:1]}, "has 1 'visits' for a 'table' of 2"),
+    ],
+)
+def test_a_state_that_was_never_saved_is_refused_and_nothing_of_it_taken(state: Any, message: str) -> None:
+    stale = StaleScores(3, "cpu")
+    stale.scores(ids_of(0), ids_of(0), torch.tensor([5.0]))
+    with pytest.raises(ArgumentError, match=message):
+        stale.load_state_dict(state)
+    assert [values.tolist() for values in stale.state_dict().values()] == [[5], [0]]

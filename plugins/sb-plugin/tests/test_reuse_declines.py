@@ -1,5 +1,12 @@
-"""Where a training forward does not repeat the scoring one, it is detected, and the step is exact all the same."""
+"""Where a training forward does not repeat the scoring one, it is detected, and the step is exact all the same.
 
+What a look at the model shows is said before any step.
+Each value of a row is compared in its place, each place of a row in a product, each call, and each number of rows.
+"""
+
+import copy
+import pickle
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +15,7 @@ import torch
 from torch import nn
 from torch.autograd import forward_ad
 from torch.nn import functional as F
+from torch.nn.modules.module import register_module_forward_hook
 
 from sb_plugin.reuse import LinearOutputs, unsound
 
@@ -56,11 +64,8 @@ def assert_exact(model: nn.Module, reuse: LinearOutputs, rows: torch.Tensor = RO
 
 OTHER_INPUTS = "layer '2' gets other inputs for 16 rows than for the same rows among 32"
 NOT_REPEATED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "F.dropout": lambda x: F.dropout(x, 0.1),
     "rare F.dropout": lambda x: F.dropout(x, 0.001),
     "statistics by hand": lambda x: x - x.mean(0),
-    "F.batch_norm": lambda x: F.batch_norm(x, None, None, training=True),
-    "RReLU": nn.RReLU(),
     "random signs": lambda x: x * torch.randn(x.shape[1]).sign(),
     "noise of one bit": lambda x: x + 1e-7 * torch.rand(x.shape),
 }
@@ -72,16 +77,6 @@ def test_a_model_that_does_not_repeat_itself_is_found_and_the_step_is_exact(func
     assert unsound(model) is None
     assert_exact(model, reuse)
     assert (reuse.fault or "").startswith(OTHER_INPUTS)
-
-
-def test_a_model_that_stops_repeating_itself_is_found_in_that_step() -> None:
-    reuse, drop = LinearOutputs(), [0.0, 0.0, 0.0, 0.1]
-    model, faults = net(Calls(lambda x: F.dropout(x, drop[0]))), []
-    for _ in range(4):
-        assert_exact(model, reuse)
-        faults.append(reuse.fault is not None)
-        drop.pop(0)
-    assert faults == [False, False, False, True]
 
 
 def test_an_output_changed_in_place_is_found_and_the_step_is_exact() -> None:
@@ -97,40 +92,24 @@ WRITES: dict[str, Callable[[nn.Parameter], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", ["weight", "bias"])
-@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-def test_weights_changed_after_scoring_are_found(write: Callable[[nn.Parameter], Any], name: str) -> None:
-    reuse, model = LinearOutputs(), net()
+def recorded(model: nn.Module, x: torch.Tensor = X) -> LinearOutputs:
+    """Return the outputs of a scoring forward, ready for the training one."""
+    reuse = LinearOutputs()
     with torch.no_grad(), reuse.recording(model, 32):
-        model(X)
-    with torch.no_grad():
-        write(getattr(model[0], name))
+        model(x)
     reuse.keep(ROWS)
     reuse.replay()
+    return reuse
+
+
+@pytest.mark.parametrize(("name", "how"), [("weight", "in place"), ("weight", "other .data"), ("bias", "by .data")])
+def test_weights_changed_after_scoring_are_found(name: str, how: str) -> None:
+    model = net()
+    reuse = recorded(model)
+    with torch.no_grad():
+        WRITES[how](getattr(model[0], name))
     assert torch.equal(model(X[ROWS]), model[1](F.linear(X[ROWS], model[0].weight, model[0].bias)))
     assert reuse.fault == "the weights of layer '0' were changed between scoring and training"
-
-
-def test_a_batch_changed_after_scoring_is_found() -> None:
-    reuse, model = LinearOutputs(), net()
-    with torch.no_grad(), reuse.recording(model, 32):
-        model(X)
-    reuse.keep(ROWS)
-    reuse.replay()
-    model(X[ROWS + 1])
-    assert (reuse.fault or "").startswith("layer '0' gets other inputs")
-
-
-def test_a_kernel_that_rounds_by_the_number_of_rows_is_left_alone_for_these_numbers() -> None:
-    reuse, model, found = LinearOutputs(), net(), []
-    x = torch.randn(32, 64) * torch.logspace(-3, 3, 64)
-    for k in (1, 1, 16, 16, 1):
-        assert_exact(model, reuse, torch.arange(k), x)
-        found.append((reuse.fault, reuse.rounding, reuse.reused))
-    layer = "layer '0' gives other bits for 1 rows than for 32"
-    if torch.equal(model[0](x[:1]), model[0](x)[:1]):
-        pytest.skip("the kernels of this machine round one row as they round many")
-    assert found == [(None, layer, 0), (None, layer, 0), (None, None, 2), (None, None, 2), (None, layer, 0)]
 
 
 class Sides(nn.Module):
@@ -208,27 +187,20 @@ def test_where_no_call_fits_the_reason_says_so() -> None:
 
 
 def test_parts_of_the_kept_rows_are_computed_as_without() -> None:
-    reuse, model = LinearOutputs(), net()
-    with torch.no_grad(), reuse.recording(model, 32):
-        model(X)
-    reuse.keep(ROWS)
-    reuse.replay()
+    model = net()
+    reuse = recorded(model)
     half = model(X[ROWS[:8]])
     reuse.end()
     assert torch.equal(half, model(X[ROWS[:8]]))
     assert (reuse.reused, reuse.fault) == (0, None)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("width", [63, 64])
+@pytest.mark.parametrize(("dtype", "width"), [(torch.float32, 63), (torch.float64, 64), (torch.bfloat16, 63)])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_inputs_of_any_width_and_place_in_memory_are_compared(dtype: torch.dtype, width: int, sign: int) -> None:
-    reuse, layer = LinearOutputs(), nn.Linear(width, 512, dtype=dtype)
+    layer = nn.Linear(width, 512, dtype=dtype)
     x = torch.randn(32 * width + 1, dtype=dtype)[1:].view(32, width)
-    with torch.no_grad(), reuse.recording(layer, 32):
-        layer(x)
-    reuse.keep(ROWS)
-    reuse.replay()
+    reuse = recorded(layer, x)
     layer(x[ROWS] * sign)
     assert (reuse.fault is None) == (sign == 1)
 
@@ -244,3 +216,209 @@ def test_rows_that_are_not_finite_are_compared_by_their_bits() -> None:
         model(x[ROWS])
         reuse.end()
         assert (reuse.reused, reuse.fault, reuse.rounding) == (1, None, None)
+
+
+def given_again(
+    model: nn.Module, x: torch.Tensor, rows: torch.Tensor, reuse: LinearOutputs, kept: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return what a step's training forward gives for `kept`, by default the rows that were scored."""
+    with torch.no_grad(), reuse.recording(model, len(x)):
+        model(x)
+    reuse.keep(rows)
+    reuse.replay()
+    output: torch.Tensor = model(x[rows] if kept is None else kept)
+    reuse.end()
+    return output
+
+
+CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "flipped": lambda x: x.flip(1),
+    "two negative": lambda x: torch.cat([-x[:, :1], x[:, 1:3], -x[:, 3:4], x[:, 4:]], 1),
+    "zeros negative": lambda x: x.where(x != 0, -0.0),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_values_in_other_places_or_of_other_sign_are_other_inputs(change: Any) -> None:
+    """Rows of halves that are each other's negative, whose sums show nothing."""
+    half = torch.randn(32, 32).round()
+    x, reuse, layer = torch.cat([half, -half], 1), LinearOutputs(), nn.Linear(64, 512)
+    for _ in range(2):
+        given_again(layer, x, ROWS, reuse)
+    given_again(layer, x, ROWS, reuse, change(x[ROWS]))
+    assert (reuse.fault or "").startswith("layer '' gets other inputs")
+
+
+def test_a_single_output_feature_is_left_alone() -> None:
+    """A product with a vector rounds the last rows otherwise."""
+    model, reuse, x = nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 1)), LinearOutputs(), torch.randn(97, 97, 8)
+    for _ in range(6):
+        rows = torch.randperm(97)[:48].sort().values
+        assert torch.equal(given_again(model, x, rows, reuse), model(x[rows]))
+        assert (reuse.reused, reuse.fault, reuse.rounding) == (1, None, None)
+
+
+def test_each_place_of_a_row_is_compared_before_anything_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that rounds the last row of a product otherwise, which the rows that are kept first don't show."""
+    true = nn.Linear.forward
+
+    def rounds_its_last_row(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
+        output = true(layer, inputs)
+        return output.index_add(0, torch.tensor([len(output) - 1]), output[-1:] * (len(output) == 32), alpha=1e-6)
+
+    monkeypatch.setattr(nn.Linear, "forward", rounds_its_last_row)
+    layer, reuse, x = nn.Linear(64, 512), LinearOutputs(), torch.randn(32, 64)
+    for rows in (ROWS, ROWS, ROWS + 1):
+        assert torch.equal(given_again(layer, x, rows, reuse), layer(x[rows]))
+    assert reuse.rounding == "layer '' gives other bits for 16 rows than for 32"
+
+
+class Two(nn.Module):
+    """One that rounds arbitrarily next to one that does not, and one after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.even, self.uneven, self.after = nn.Linear(64, 512), nn.Linear(64, 64), nn.Linear(64, 512)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.after(self.uneven(x)) + self.even(x)
+        return output
+
+
+def uneven(monkeypatch: pytest.MonkeyPatch, is_uneven: Callable[[nn.Linear, torch.Tensor], bool]) -> None:
+    """Let some products of 16 rows round otherwise."""
+    true = nn.Linear.forward
+
+    def forward(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
+        output = true(layer, inputs)
+        return output * (1 + 1e-6) if len(inputs) == 16 and is_uneven(layer, inputs) else output
+
+    monkeypatch.setattr(nn.Linear, "forward", forward)
+
+
+def test_beside_a_layer_that_rounds_otherwise_others_are_reused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, reuse, x = Two(), LinearOutputs(), torch.randn(32, 64)
+    uneven(monkeypatch, lambda layer, _: layer is model.uneven)
+    for _ in range(3):
+        assert torch.equal(given_again(model, x, ROWS, reuse), model(x[ROWS]))
+        assert (reuse.reused, reuse.fault) == (1, None)
+        assert reuse.rounding == "layer 'uneven' gives other bits for 16 rows than for 32"
+
+
+def test_other_numbers_of_rows_are_compared_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, reuse, x = nn.Linear(64, 512), LinearOutputs(), torch.randn(32, 64)
+    uneven(monkeypatch, lambda *_: True)
+    found = []
+    for rows in (ROWS[:12], ROWS[:12], ROWS, ROWS[:12]):
+        assert torch.equal(given_again(layer, x, rows, reuse), layer(x[rows]))
+        found.append(reuse.reused)
+    assert found == [1, 1, 0, 1]
+
+
+def test_each_call_of_a_layer_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, reuse, x = nn.Linear(64, 64), LinearOutputs(), torch.randn(32, 128, 64)
+    uneven(monkeypatch, lambda _, inputs: bool(inputs.amin() >= 0))
+    model = nn.Sequential(layer, nn.ReLU(), layer)
+    for _ in range(3):
+        assert torch.equal(given_again(model, x, ROWS, reuse), model(x[ROWS]))
+        assert (reuse.reused, reuse.rounding is None) == (1, False)
+
+
+def test_a_contiguous_row_of_a_wider_table_is_compared() -> None:
+    reuse, layer, x = LinearOutputs(), nn.Linear(8, 16), torch.randn(16, 9)
+    model = nn.Sequential(nn.Module(), layer)
+    model[0].forward = lambda x: x[:, :8].contiguous()
+    assert torch.equal(given_again(model, x, torch.arange(1), reuse), model(x[:1]))
+
+
+@pytest.mark.parametrize("shape", [(32, 64), (32, 2, 5, 64)], ids=str)
+def test_an_output_that_is_changed_in_place_in_training_only_keeps_its_bits(shape: tuple[int, ...]) -> None:
+    reuse, layer, x, grads = LinearOutputs(), nn.Linear(64, 512), torch.randn(shape), []
+    for run in (lambda: given_again(layer, x, ROWS, reuse), lambda: layer(x[ROWS])) * 2:
+        layer.zero_grad()
+        output = run()
+        output[..., :4] = 0
+        output.relu_().square().sum().backward()
+        grads.append([output.detach(), *(parameter.grad.clone() for parameter in layer.parameters())])
+    assert all(torch.equal(mine, other) for mine, other in zip(grads[2], grads[3], strict=True))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copy_made_in_the_middle_of_a_step_computes_as_the_layers_do(copied: Any) -> None:
+    model, reuse, x = nn.Sequential(nn.Linear(64, 512)), LinearOutputs(), torch.randn(32, 64)
+    with torch.no_grad(), reuse.recording(model, 32):
+        model(x)
+    reuse.keep(ROWS)
+    reuse.replay()
+    twin = copied(model)
+    reuse.end()
+    assert len(pickle.dumps(twin)) < len(pickle.dumps(model)) + 500  # what was recorded is not in it
+    expected = model(x)
+    model[0].weight.data.zero_()
+    assert torch.equal(twin(x), expected)
+    assert torch.equal(copy.deepcopy(twin)(x), expected)
+
+
+def hooked(register: str) -> nn.Module:
+    model = net(nn.ReLU())
+    getattr(model[1], register)(lambda *_: None)
+    return model
+
+
+def with_own_forward() -> nn.Module:
+    model = net()
+    model[1].forward = lambda x: x
+    return model
+
+
+def compiled_in_place() -> nn.Module:
+    model = net(nn.ReLU())
+    model[0].compile(backend="eager")
+    return model
+
+
+def of_torch(name: str) -> nn.Module:
+    """Return a module of a class with this name in torch; the real ones need a process group."""
+    made: nn.Module = type(name, (nn.Module,), {"__module__": "torch.distributed.somewhere"})()
+    return made
+
+
+REASONS: dict[str, tuple[Callable[[], Any], str]] = {
+    "BatchNorm": (lambda: net(nn.BatchNorm1d(512)), r"'1' \(BatchNorm1d\) uses the statistics of the batch"),
+    "Dropout": (lambda: net(nn.Dropout(0.1)), r"dropout is active in '1' \(Dropout\)"),
+    "attention": (lambda: net(nn.MultiheadAttention(512, 1, 0.1)), r"dropout is active in '1' \(MultiheadAttention"),
+    "LSTM": (lambda: net(nn.LSTM(512, 512, 2, dropout=0.1)), r"dropout is active in '1' \(LSTM\)"),
+    "forward hook": (lambda: hooked("register_forward_hook"), r"'1' \(ReLU\) has hooks"),
+    "pre-hook": (lambda: hooked("register_forward_pre_hook"), r"'1' \(ReLU\) has hooks"),
+    "backward hook": (lambda: hooked("register_full_backward_hook"), r"'1' \(ReLU\) has hooks"),
+    "backward pre-hook": (lambda: hooked("register_full_backward_pre_hook"), r"'1' \(ReLU\) has hooks"),
+    "torch.compile": (lambda: torch.compile(net(), backend="eager"), "the model .*is wrapped by torch.compile"),
+    "compiled in place": (compiled_in_place, r"'0' \(Linear\) is wrapped by torch.compile"),
+    "DataParallel": (lambda: nn.DataParallel(net()), r"the model \(DataParallel\) is wrapped by DataParallel"),
+    "DDP": (lambda: net(of_torch("DistributedDataParallel")), "'1' .*is wrapped by DistributedDataParallel"),
+    "FSDP": (lambda: net(of_torch("FullyShardedDataParallel")), "'1' .*is wrapped by FSDP"),
+    "no Linear": (lambda: nn.Sequential(nn.Conv2d(1, 1, 1)), "Sequential has no layer that is exactly"),
+    "own forward": (with_own_forward, r"'1' \(Linear\) has its own forward"),
+}
+
+
+@pytest.mark.parametrize(("make", "reason"), REASONS.values(), ids=REASONS)
+def test_a_look_at_the_model_shows_it(make: Callable[[], Any], reason: str) -> None:
+    assert re.match(reason, unsound(make()) or "")
+
+
+def test_a_look_finds_hooks_for_all_modules_autocast_and_another_linear(monkeypatch: Any) -> None:
+    model = net()
+    hook = register_module_forward_hook(lambda *_: None)
+    assert unsound(model) == "hooks are registered for all modules: remove them"
+    hook.remove()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert "autocast is on" in (unsound(model) or "")
+    monkeypatch.setattr(nn.Linear, "forward", lambda self, x: x)
+    assert "nn.Linear.forward was replaced" in (unsound(model) or "")
+
+
+def test_what_is_in_eval_mode_or_drops_nothing_is_not_a_reason() -> None:
+    drops = nn.BatchNorm1d(512), nn.Dropout(0.5), nn.MultiheadAttention(512, 1, 0.5), nn.LSTM(512, 512, 2, dropout=0.5)
+    for part in drops:
+        assert unsound(net(part.eval(), nn.Dropout(0), nn.LayerNorm(512), nn.MultiheadAttention(512, 1))) is None

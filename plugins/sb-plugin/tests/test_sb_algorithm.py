@@ -1,4 +1,4 @@
-"""SelectiveBackprop in an engine, driven by hand: when it acts, whose loss it takes, what it logs."""
+"""SelectiveBackprop in an engine, driven by hand: when it acts, whose loss it takes, what it logs, draws and saves."""
 
 import math
 from collections.abc import Mapping
@@ -10,20 +10,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from engine_core import Engine, Event, Logger, State, Timestamp
+from engine_core.errors import ArgumentError
 from engine_core_author import RecordingDestination
-from sb_plugin import SelectiveBackprop
+from sb_plugin import SelectiveBackprop, should_selective_backprop
 
 X, Y = torch.randn(8, 3, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 4
 ALWAYS = {"start": 0, "end": 1, "scale_factor": 1, "interrupt": 0}
-
-
-def net(*layers: nn.Module) -> nn.Module:
-    torch.manual_seed(3)
-    return nn.Sequential(*layers, nn.Linear(3, 4))
-
-
-def ids(batch: Any) -> list[list[float]]:
-    return [batch[0][:, 0].tolist(), batch[1].tolist()]
 
 
 class OwnLoss(nn.Module):
@@ -40,6 +32,19 @@ class OwnLoss(nn.Module):
         return F.cross_entropy(outputs, batch["y"], reduction=reduction)
 
 
+@pytest.mark.parametrize(("done", "expected"), [(0.499, False), (0.5, True), (0.899, True), (0.9, False)])
+def test_start_is_included_and_end_is_not(done: float, expected: bool) -> None:
+    assert should_selective_backprop(done, 0) is expected
+
+
+@pytest.mark.parametrize(
+    ("interrupt", "expected"),
+    [(0, [1, 1, 1, 1, 1, 1]), (1, [0, 0, 0, 0, 0, 0]), (2, [1, 0, 1, 0, 1, 0]), (3, [1, 1, 0, 1, 1, 0])],
+)
+def test_every_interrupt_th_batch_is_an_ordinary_one(interrupt: int, expected: list[int]) -> None:
+    assert [should_selective_backprop(0.0, batch, 0.0, 1.0, interrupt) for batch in range(6)] == expected
+
+
 def test_it_matches_init_and_the_steps_of_its_schedule() -> None:
     algorithm = SelectiveBackprop(0.5, 0.9, interrupt=2)
     state = State(max_duration="10ba")
@@ -49,14 +54,6 @@ def test_it_matches_init_and_the_steps_of_its_schedule() -> None:
         matched.append(algorithm.match(Event.AFTER_DATALOADER, state))
     assert matched == [False] * 6 + [True, False, True, False]
     assert [event for event in Event if algorithm.match(event, state)] == [Event.INIT, Event.FIT_START]
-
-
-def test_with_keep_1_it_never_matches_a_batch() -> None:
-    assert not SelectiveBackprop(**ALWAYS, keep=1).match(Event.AFTER_DATALOADER, State())
-
-
-def test_an_unlimited_training_can_be_pruned_from_start_to_end(engine_of: Any, pruned: Any) -> None:
-    assert len(pruned(engine_of(SelectiveBackprop(**ALWAYS)))[0]) == 4
 
 
 class Untouchable(nn.Module):
@@ -86,19 +83,6 @@ def test_a_batch_that_is_not_pruned_is_the_same_object(
     assert torch.equal(algorithm.state_dict()["generator"], state)
 
 
-def test_a_second_run_uses_its_own_loss(engine_of: Any, pruned: Any) -> None:
-    """The same instance; the second loss takes the opposite rows for hard."""
-    algorithm, calls = SelectiveBackprop(**ALWAYS), []
-    for name in ("first", "second"):
-
-        def loss(outputs: Any, targets: Any, reduction: str = "mean", name: str = name) -> torch.Tensor:
-            calls.append(name)
-            return F.cross_entropy(outputs, targets, reduction=reduction)
-
-        pruned(engine_of(algorithm, loss_fn=loss))
-    assert calls == ["first", "second"]
-
-
 def test_a_run_that_continues_after_another_still_uses_its_own_loss(engine_of: Any, pruned: Any) -> None:
     algorithm = SelectiveBackprop(**ALWAYS)
     first = engine_of(algorithm, model=OwnLoss(), loss_fn=None)
@@ -107,78 +91,151 @@ def test_a_run_that_continues_after_another_still_uses_its_own_loss(engine_of: A
 
 
 def test_the_loss_is_taken_before_the_model_is_wrapped(engine_of: Any, pruned: Any) -> None:
-    class Wrapper(nn.Module):
-        def __init__(self, module: nn.Module) -> None:
-            super().__init__()
-            self.module = module
-
-        def forward(self, batch: Any) -> Any:
-            return self.module(batch)
-
     engine = engine_of(SelectiveBackprop(**ALWAYS), model=OwnLoss(), loss_fn=None)
-    engine.state.model = Wrapper(engine.state.model)
+    engine.state.model = nn.Sequential(engine.state.model)
     assert len(pruned(engine, {"x": X, "y": Y})["x"]) == 4
 
 
 def test_it_works_in_a_loop_that_never_fires_init() -> None:
-    state = State(model=net(), algorithms=[SelectiveBackprop(**ALWAYS)], loss_fn=nn.CrossEntropyLoss(), batch=(X, Y))
+    state = State(
+        model=nn.Linear(3, 4), algorithms=[SelectiveBackprop(**ALWAYS)], loss_fn=nn.CrossEntropyLoss(), batch=(X, Y)
+    )
     Engine(state, Logger()).run_event(Event.AFTER_DATALOADER)
     assert len(state.batch[0]) == 4
 
 
-def test_the_scoring_forward_runs_in_the_precision_of_the_training(engine_of: Any, pruned: Any) -> None:
-    seen = []
-
-    def loss(outputs: torch.Tensor, targets: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
-        seen.append(outputs)
-        return F.cross_entropy(outputs, targets, reduction=reduction)
-
-    model = net()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        expected = model(X).float()
-    pruned(engine_of(SelectiveBackprop(**ALWAYS), model=model, loss_fn=loss, precision="amp_bf16"))
-    assert torch.equal(seen[0], expected)
-    assert not torch.equal(seen[0], model(X))
-
-
-def test_each_active_step_logs_what_was_kept(engine_of: Any, pruned: Any) -> None:
-    recorder, losses = RecordingDestination(), torch.tensor([1.0, math.nan, 3.0, math.inf])
-    engine = engine_of(
-        SelectiveBackprop(**ALWAYS), Logger([recorder]), model=nn.Identity(), loss_fn=lambda x, y, reduction: x
-    )
-    engine.state.timestamp = Timestamp(batch=11)
-    assert pruned(engine, (losses, losses))[0].tolist() == [1, 3]
-    expected = {"kept": 2, "loss_mean": 2.0, "kept_loss_mean": 2.0, "nonfinite": 2}
-    assert recorder.metrics == [(11, {f"selective_backprop/{name}": value for name, value in expected.items()})]
-
-
-def test_the_means_are_of_all_rows_and_of_those_kept(engine_of: Any, pruned: Any) -> None:
-    recorder, losses = RecordingDestination(), torch.tensor([1.0, 2.0, 3.0, 10.0])
-    engine = engine_of(
-        SelectiveBackprop(**ALWAYS), Logger([recorder]), model=nn.Identity(), loss_fn=lambda x, y, reduction: x
-    )
-    kept = pruned(engine, (losses, losses))[0]
-    _, logged = recorder.metrics[0]
-    assert logged["selective_backprop/loss_mean"] == 4.0
-    assert logged["selective_backprop/kept_loss_mean"] == kept.mean().item()
-
-
-def test_without_any_finite_loss_the_means_are_nan(engine_of: Any, pruned: Any) -> None:
-    recorder, losses = RecordingDestination(), torch.full((4,), math.nan)
-    engine = engine_of(
-        SelectiveBackprop(**ALWAYS), Logger([recorder]), model=nn.Identity(), loss_fn=lambda x, y, reduction: x
-    )
-    pruned(engine, (losses, losses))
-    _, logged = recorder.metrics[0]
-    assert math.isnan(logged["selective_backprop/loss_mean"])
-    assert logged["selective_backprop/nonfinite"] == 4
-
-
-def test_without_destinations_nothing_is_computed_for_the_log(
-    engine_of: Any, pruned: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("losses", "expected"),
+    [
+        ([1.0, math.nan, 3.0, math.inf], {"loss_mean": 2.0, "kept_loss_mean": 2.0, "nonfinite": 2}),
+        ([1.0, 2.0, 3.0, 10.0], {"loss_mean": 4.0, "kept_loss_mean": 6.5, "nonfinite": 0}),
+        ([math.nan] * 4, {"loss_mean": math.nan, "kept_loss_mean": math.nan, "nonfinite": 4}),
+    ],
+)
+def test_each_active_step_logs_what_was_kept(
+    engine_of: Any, pruned: Any, losses: list[float], expected: dict[str, float]
 ) -> None:
-    def never(*_: Any) -> dict[str, float]:
-        raise AssertionError
+    recorder, algorithm = RecordingDestination(), SelectiveBackprop(**ALWAYS, selector="topk")
+    engine = engine_of(algorithm, Logger([recorder]), model=nn.Identity(), loss_fn=lambda x, y, reduction: x)
+    engine.state.timestamp = Timestamp(batch=11)
+    pruned(engine, (torch.tensor(losses), torch.tensor(losses)))
+    ((step, metrics),) = recorder.metrics
+    named = {f"selective_backprop/{name}": value for name, value in {"kept": 2, **expected}.items()}
+    assert (step, metrics) == (11, pytest.approx(named, nan_ok=True))
 
-    monkeypatch.setattr("sb_plugin.algorithm.summary_of", never)
-    pruned(engine_of(SelectiveBackprop(**ALWAYS)))
+
+def no_reduction(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(outputs, targets)
+
+
+IMAGES = torch.randn(8, 1, 4, 4, generator=torch.Generator().manual_seed(2))  # the ids of tests name them
+REFUSED = [
+    ({}, {"batch": (X, Y)}, ValueError, r"dimensions, but these have 2 \(shape \(8, 3\)\): set scale_factor=1"),
+    ({}, {"batch": ({"a": X}, Y)}, ValueError, "scale_factor scales one tensor, but the input is a dict: set it to 1"),
+    ({}, {"batch": {"x": IMAGES, "y": Y}}, LookupError, "input_key=0: .*dict has no item 0.*known: x, y; set"),
+    ({"target_key": 2}, {"batch": (IMAGES, Y)}, LookupError, "target_key=2: .*2 items has no item 2; set target_key"),
+    ({}, {"batch": (IMAGES, Y[:7])}, ValueError, "has 7 rows and .* has 8"),
+    ({"selector": "uniform", "scale_factor": 1}, {"batch": (X, Y[:7])}, ValueError, "has 7 rows and .* has 8"),
+    ({}, {"batch": (IMAGES[:0], Y[:0])}, ValueError, "the first batch has no rows to choose from: leave empty batches"),
+    ({}, {"batch": (IMAGES, Y), "loss_fn": no_reduction}, TypeError, "no_reduction takes no `reduction`"),
+    ({}, {"batch": (IMAGES, Y), "loss_fn": None}, ValueError, "Linear has no loss: give"),
+    ({}, {"batch": (IMAGES, Y), "max_duration": None}, ValueError, r"max_duration is not known.*start=0\.5.*start=0"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "fields", "error", "message"), REFUSED, ids=lambda value: str(value)[:40])
+def test_the_first_batch_is_refused_long_before_start(
+    engine_of: Any, arguments: dict[str, Any], fields: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    engine = engine_of(SelectiveBackprop(**arguments), **{"max_duration": "100ba", **fields})
+    with pytest.raises(error, match=message) as caught:
+        engine.run_event(Event.AFTER_DATALOADER)
+    assert "validate of algorithm SelectiveBackprop" in "".join(caught.value.__notes__)
+
+
+def test_with_keep_1_nothing_is_asked_of_loss_and_batch(engine_of: Any, pruned: Any) -> None:
+    assert pruned(engine_of(SelectiveBackprop(keep=1), loss_fn=None, model=Untouchable()), batch := ["a"]) is batch
+
+
+def test_a_net_of_fixed_input_size_warns_once_and_continues_at_full_size(engine_of: Any, pruned: Any) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 4))
+    engine = engine_of(SelectiveBackprop(0, 1, interrupt=0), model=model)
+    with pytest.warns(UserWarning, match=r"scale_factor=0\.5") as caught:
+        sizes = [len(pruned(engine, (IMAGES, Y))[0]) for _ in range(3)]
+    assert (len(caught), sizes) == (1, [4, 4, 4])
+
+
+def test_buffers_without_values_yet_can_not_be_held_and_the_message_says_what_to_do(engine_of: Any) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.LazyBatchNorm1d())
+    engine = engine_of(SelectiveBackprop(**ALWAYS), model=model, batch=(X, Y), loss_fn=F.cross_entropy)
+    with pytest.raises(
+        ValueError, match=r"buffers of a LazyBatchNorm1d have no values before its first forward.*run the"
+    ):
+        engine.run_event(Event.AFTER_DATALOADER)
+    model(X)
+    engine.run_event(Event.AFTER_DATALOADER)
+    assert len(engine.state.batch[0]) == 4
+
+
+def ids(batch: Any) -> list[list[float]]:
+    return [batch[0][:, 0].tolist(), batch[1].tolist()]
+
+
+@pytest.fixture
+def choices(engine_of: Any, pruned: Any) -> Any:
+    """Return a function that gives the rows of six prunings."""
+
+    def choose(algorithm: SelectiveBackprop, **fields: Any) -> list[Any]:
+        engine = engine_of(algorithm, **fields)
+        return [ids(pruned(engine)) for _ in range(6)]
+
+    return choose
+
+
+def test_rows_follow_from_the_seed_alone_and_with_scope_rank_from_the_rank_too(choices: Any) -> None:
+    instance = SelectiveBackprop(**ALWAYS)
+    first = choices(instance)
+    torch.rand(3)
+    assert choices(instance) == choices(SelectiveBackprop(**ALWAYS)) == first
+    assert choices(SelectiveBackprop(**ALWAYS), seed=8) != first
+    assert choices(SelectiveBackprop(**ALWAYS), rank=1, world_size=2) == first
+    assert choices(SelectiveBackprop(**ALWAYS, scope="rank"), rank=1, world_size=2) != first
+
+
+def test_a_loaded_state_serves_one_run(choices: Any) -> None:
+    first, algorithm = choices(SelectiveBackprop(**ALWAYS)), SelectiveBackprop(**ALWAYS)
+    other = SelectiveBackprop(**ALWAYS)
+    choices(other)
+    algorithm.load_state_dict(other.state_dict())
+    assert choices(algorithm) != first
+    assert choices(algorithm) == first
+
+
+def test_its_state_is_that_of_its_generator_and_a_count(engine_of: Any) -> None:
+    algorithm = SelectiveBackprop(**ALWAYS)
+    algorithm.load_state_dict(SelectiveBackprop(**ALWAYS).state_dict())  # of one that never ran
+    assert algorithm.state_dict() == {}
+    engine_of(algorithm)
+    kinds = {name: type(value) for name, value in algorithm.state_dict().items()}
+    assert kinds == {"dropped": int, "scoring_s": float, "generator": torch.Tensor}
+
+
+def test_a_state_that_waits_for_its_run_is_saved_again_as_it_is(engine_of: Any) -> None:
+    first = engine_of(SelectiveBackprop(**ALWAYS)).state.algorithms[0].state_dict()
+    waiting = SelectiveBackprop(**ALWAYS)
+    waiting.load_state_dict(first)
+    assert torch.equal(waiting.state_dict()["generator"], first["generator"])
+
+
+def test_a_state_without_a_generator_is_refused_at_once_and_forgotten() -> None:
+    algorithm = SelectiveBackprop(**ALWAYS)
+    with pytest.raises(ArgumentError, match="no 'generator', only 'x'"):
+        algorithm.load_state_dict({"x": 1})
+    assert algorithm.state_dict() == {}
+
+
+def test_two_in_one_run_draw_other_rows(engine_of: Any) -> None:
+    first, second = SelectiveBackprop(**ALWAYS), SelectiveBackprop(**ALWAYS)
+    engine_of(first, algorithms=[first, second])
+    one, other = (algorithm.state_dict()["generator"] for algorithm in (first, second))
+    assert not torch.equal(one, other)

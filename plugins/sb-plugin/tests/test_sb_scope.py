@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from parts import trainer
 
-from engine_core import Trainer
-from engine_core.errors import ArgumentError, UnsupportedError
+from engine_core.errors import UnsupportedError
 from engine_core.needs import FSDP_OFFERS
 from engine_core.ranks import Deal, Ranks
 from engine_core_author import ThreadRanks
@@ -67,30 +67,16 @@ def test_the_number_of_kept_rows_is_that_of_the_whole_batch(engine_of: Any, prun
     assert ranks.dealt == [7]  # floor(0.45 * 16), where two ranks would keep 3 each
 
 
-def test_another_scope_is_refused_with_the_nearest() -> None:
-    with pytest.raises(ArgumentError, match=r"scope='ranks' has to be one of 'global', 'rank'.*'rank'"):
-        SelectiveBackprop(scope="ranks")
-
-
 @pytest.mark.parametrize("reuse", ["off", "on"])
 def test_a_dropped_row_that_is_not_finite_changes_no_weight_on_a_rank_that_keeps_none(reuse: str) -> None:
     def trained(ranks: Ranks | None) -> list[float]:
         torch.manual_seed(0)
         model, inputs = torch.nn.Linear(2, 2), torch.linspace(-1, 1, 16).view(8, 2)
         inputs[4] = float("nan")  # row 0 of rank 1
-        with Trainer(
-            model,
-            [(inputs, torch.tensor([1, 0, 0, 0, 0, 0, 0, 0]))],
-            max_duration="1ep",
-            loss_fn=torch.nn.CrossEntropyLoss(),
-            optimizers=torch.optim.SGD(model.parameters(), lr=0.1),
-            algorithms=[SelectiveBackprop(**ALWAYS, keep=0.125, selector="topk", reuse=reuse)],
-            parallel=ranks,
-            device="cpu",
-            seed=1,
-            progress_bar=False,
-        ) as trainer:
-            trainer.fit()
+        batch = (inputs, torch.tensor([1, 0, 0, 0, 0, 0, 0, 0]))
+        algorithm = SelectiveBackprop(**ALWAYS, keep=0.125, selector="topk", reuse=reuse)
+        with trainer([batch], model, algorithms=algorithm, parallel=ranks, seed=1) as made:
+            made.fit()
         return model.weight.flatten().tolist()
 
     one = pytest.approx(trained(None))

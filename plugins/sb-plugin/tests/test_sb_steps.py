@@ -37,19 +37,6 @@ def test_it_prints_what_was_asked_for_and_a_goal_decides_the_exit_code() -> None
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("wrong", "said"), [(("mpl",), "'mpl'"), (("mlp", "--kinds", "keep"), "'keep'")])
-def test_what_does_not_exist_is_reported(wrong: tuple[str, ...], said: str) -> None:
-    done = run(*wrong)
-    assert done.returncode == 2 and f"{said}, only" in done.stderr
-
-
-@pytest.mark.full
-def test_one_process_is_not_enough_to_know_a_figure() -> None:
-    done = run("mlp", "--processes", "1")
-    assert done.returncode == 2 and "--processes has to be at least 2" in done.stderr
-
-
-@pytest.mark.full
 def test_nothing_keeps_measuring_once_it_is_killed() -> None:
     """What it starts holds its end of the pipe for as long as it lives."""
     kinds = ("--kinds", "kept 0.5", "--rounds", "100000")
@@ -57,12 +44,6 @@ def test_nothing_keeps_measuring_once_it_is_killed() -> None:
     time.sleep(8)
     begun.kill()
     begun.communicate(timeout=60)
-
-
-@pytest.mark.full
-def test_a_net_that_has_no_such_step_is_named() -> None:
-    done = run("resnet", "--processes", "2", "--rounds", "1", "--kinds", "reuse 0.5")
-    assert "resnet has no 'reuse 0.5' step: its BatchNorm declines reuse" in done.stdout, done.stderr
 
 
 def test_a_ratio_is_that_of_steps_of_one_round(ratios: ModuleType) -> None:

@@ -1,7 +1,6 @@
 """What holds for every draw of every selector, and what a custom selector may be."""
 
 import math
-from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from sb_plugin.arguments import SELECTORS
 from sb_plugin.laws import ONE, inclusion, ticks
-from sb_plugin.select import draw_rows, draw_uniform, draw_with, number_kept
+from sb_plugin.select import draw_rows, draw_with, number_kept
 
 LAWS = ("composer", "cdf", "topk")
 CPU = torch.device("cpu")
@@ -51,7 +50,7 @@ def test_the_default_law_draws_the_rows_it_has_always_drawn() -> None:
     assert {1, 3} < set(draw_rows(few, 3, 0.75, generator).tolist())
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(
     scores=st.lists(st.floats(width=32), min_size=1, max_size=40),
     selector=st.sampled_from(SELECTORS),
@@ -108,7 +107,7 @@ def test_a_tiny_keep_takes_the_hardest_rows_also_beside_others_that_are_not_fini
     assert draw_rows(scores, 3, 1e-300, seeded(0), selector).tolist() == [61, 62, 63]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(m=st.integers(1, 5000), share=st.floats(0, 1), keep=keeps, floor=floors, law=st.sampled_from(["cdf", "topk"]))
 @example(m=5000, share=0.9998, keep=0.999, floor=0.5, law="cdf")
 @example(m=4654, share=4304 / 4654, keep=0.85, floor=0.0, law="cdf")  # rounding gives one rank more than 1
@@ -126,15 +125,6 @@ def test_chances_add_up_to_k_rows_none_of_which_can_be_drawn_twice(
 
 
 @settings(deadline=None)
-@given(m=st.integers(2, 5000), share=st.floats(0, 1), keep=keeps, floor=floors, seed=seeds)
-@example(m=5000, share=0.9998, keep=0.999, floor=0.5, seed=1)
-def test_large_batches_give_exactly_k_rows(m: int, share: float, keep: float, floor: float, seed: int) -> None:
-    k = max(1, round(share * m))
-    rows = draw_rows(torch.randn(m, generator=seeded(seed)), k, keep, seeded(seed), "cdf", floor)
-    assert rows.unique().shape == (k,)
-
-
-@settings(deadline=None)
 @given(n=st.integers(1, 2000), percent=st.integers(1, 100))
 @example(n=100, percent=29)
 @example(n=100, percent=57)
@@ -147,11 +137,9 @@ def test_the_number_kept_is_exact_for_every_percentage(n: int, percent: int) -> 
     [
         (0, 0.5, 1, 0),
         (100, 0.5, 8, 48),
-        (96, 0.5, 8, 48),
         (100, 0.29, 29, 29),
         (10, 0.5, 8, 1),
         (100, 1, 8, 100),
-        (0, 0.5, 8, 0),
     ],
 )
 def test_the_number_kept_is_rounded_down_to_a_multiple(n: int, keep: float, multiple_of: int, k: int) -> None:
@@ -159,10 +147,10 @@ def test_the_number_kept_is_rounded_down_to_a_multiple(n: int, keep: float, mult
     assert number_kept(n, keep, multiple_of) == k
 
 
-@pytest.mark.parametrize("places", [[4, 0, 2], [0, 2, 4]])
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64])
-def test_a_custom_selector_decides_and_its_rows_come_in_order(places: list[int], dtype: torch.dtype) -> None:
-    rows = draw_rows(torch.rand(5), 3, 0.6, seeded(0), lambda scores, k, generator: torch.tensor(places, dtype=dtype))
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64])
+def test_a_custom_selector_decides_and_its_rows_come_in_order(dtype: torch.dtype) -> None:
+    chosen = torch.tensor([4, 0, 2], dtype=dtype)
+    rows = draw_rows(torch.rand(5), 3, 0.6, seeded(0), lambda scores, k, generator: chosen)
     assert (rows.tolist(), rows.dtype) == ([0, 2, 4], torch.long)
 
 
@@ -185,11 +173,8 @@ REMEDY = r"return the positions of 2 rows, as scores\.topk\(k\)\.indices does"
     ("returned", "error", "message"),
     [
         (None, TypeError, rf"the selector .*hardest returned None \(NoneType\), which is not a tensor: {REMEDY}"),
-        ([0, 1], TypeError, rf"returned \[0, 1\] \(list\), which is not a tensor: {REMEDY}"),
         (torch.tensor([True, False, True]), TypeError, rf"a tensor of torch\.bool, not of whole numbers: {REMEDY}"),
-        (torch.tensor([0.0, 1.0]), TypeError, r"a tensor of torch\.float32, not of whole numbers"),
         (torch.tensor([0]), ValueError, rf"a tensor of shape \(1,\), not \(2,\): {REMEDY}"),
-        (torch.tensor([[0, 1]]), ValueError, r"a tensor of shape \(1, 2\), not \(2,\)"),
         (torch.tensor([0, 3]), ValueError, rf"the position 3, but there are only 0 to 2: {REMEDY}"),
         (torch.tensor([-1, 1]), ValueError, "the position -1, but there are only 0 to 2"),
         (torch.tensor([1, 1]), ValueError, "the position 1 more than once: return 2 diff"),
@@ -201,21 +186,3 @@ def test_the_error_of_a_custom_selector_says_what_is_wrong(returned: Any, error:
 
     with pytest.raises(error, match=message):
         draw_with(hardest, torch.rand(3), 2, seeded(0))
-
-
-class _Object:
-    def __call__(self, scores: torch.Tensor, k: int, generator: torch.Generator) -> None: ...
-
-
-@pytest.mark.parametrize(("selector", "name"), [(_Object(), "_Object"), (lambda *_: None, "<lambda>")])
-def test_an_error_names_any_kind_of_selector(selector: Callable[..., Any], name: str) -> None:
-    with pytest.raises(TypeError, match=f"the selector .*{name} returned None"):
-        draw_with(selector, torch.rand(3), 2, seeded(0))
-
-
-def test_a_uniform_draw_takes_each_set_of_rows_as_often() -> None:
-    generator = seeded(1)
-    rows = [tuple(draw_uniform(5, 2, generator, CPU).tolist()) for _ in range(4000)]
-    counts = [rows.count(pair) for pair in {(i, j) for j in range(5) for i in range(j)}]
-    assert sum(counts) == 4000
-    assert sum((count - 400) ** 2 / 400 for count in counts) < 33.7  # chi-square of 9 degrees, 1 in 10,000

@@ -1,20 +1,21 @@
-"""What scoring must not touch. Each test fails with the naive way: a bare forward under no_grad in train mode."""
+"""What scoring must not touch, and its precision. The naive way fails: a bare forward under no_grad in train mode."""
 
 import copy
 import random
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from parts import same
 from torch import nn
 from torch.nn import functional as F
 
 from engine_core import Objective
 from sb_plugin import select_using_loss
-from sb_plugin.scoring import score
+from sb_plugin.scoring import Manner, autocast_of, score
 
 X, Y = torch.randn(8, 3, 6, 6, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 4
 
@@ -58,71 +59,99 @@ class OwnNorm(nn.BatchNorm2d):
         return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, True, 0.1)
 
 
-RECORDING = {
-    "BatchNorm": lambda: nn.BatchNorm2d(4),
+class Switching(nn.Module):
+    """Sets the mode: of a child before it is called, then of all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.d, self.norm = nn.Dropout(), nn.BatchNorm2d(4).eval()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.norm.train()
+        x = self.norm(self.d.eval()(x))
+        self.eval()
+        return x
+
+
+class DrawsEverywhere(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.dropout(x) * (1 + random.random() + np.random.rand() + np.random.randn())
+
+
+PARTS: dict[str, Callable[[], nn.Module]] = {
     "BatchNorm with a cumulative average": lambda: nn.BatchNorm2d(4, momentum=None),
     "InstanceNorm": lambda: nn.InstanceNorm2d(4, track_running_stats=True),
     "own BatchNorm": lambda: OwnNorm(4),
     "spectral norm": lambda: nn.utils.parametrizations.spectral_norm(nn.Conv2d(4, 4, 1)),
     "codebook": Codebook,
+    "modes": Switching,
+    "random numbers": DrawsEverywhere,
 }
 
 
-@pytest.mark.parametrize("layer", RECORDING.values(), ids=RECORDING)
-def test_every_buffer_is_bit_equal(layer: Callable[[], nn.Module]) -> None:
-    model = net(layer())
-    model(X)  # moves them off their first values
-    buffers = {name: (buffer, buffer.clone()) for name, buffer in model.named_buffers()}
-    select(model)
-    assert len(buffers) >= 2
-    for name, buffer in model.named_buffers():
-        assert buffer is buffers[name][0]
-        assert torch.equal(buffer, buffers[name][1]), name
+def trace_of(model: nn.Module) -> list[Any]:
+    """Return all that scoring must not touch, in copies."""
+    return [
+        [(module.training, getattr(module, "track_running_stats", None)) for module in model.modules()],
+        [(name, id(buffer), buffer.clone()) for name, buffer in model.named_buffers()],
+        [(p.requires_grad, None if p.grad is None else p.grad.clone()) for p in model.parameters()],
+        [torch.get_rng_state(), random.getstate(), repr(np.random.get_state(legacy=False))],
+    ]
 
 
-@pytest.mark.parametrize("layer", RECORDING.values(), ids=RECORDING)
-def test_every_buffer_is_bit_equal_when_scoring_raises(layer: Callable[[], nn.Module]) -> None:
-    model = net(layer(), Raises())
-    before = copy.deepcopy(model.state_dict())
-    flags = {name: dict(vars(module)) for name, module in model.named_modules()}
-    with pytest.raises(RuntimeError, match="out of order"):
+@contextmanager
+def untouched(model: nn.Module, *, raises: bool = False) -> Iterator[None]:
+    before = trace_of(model)
+    with pytest.raises(RuntimeError, match="out of order") if raises else nullcontext():
+        yield
+    assert same(trace_of(model), before)
+
+
+@pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
+@pytest.mark.parametrize("last", [nn.Identity, Raises], ids=["ends", "raises"])
+def test_scoring_leaves_no_trace_also_when_it_raises(
+    part: Callable[[], nn.Module], last: Callable[[], nn.Module]
+) -> None:
+    model = net(part())
+    F.cross_entropy(model(X), Y).backward()  # leaves gradients, and moves the buffers off their first values
+    model[0].bias.requires_grad_(False)
+    with untouched(model := nn.Sequential(model, last()), raises=last is Raises):
         select(model)
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    for name, module in model.named_modules():
-        for flag in ("training", "track_running_stats"):
-            assert vars(module).get(flag) == flags[name].get(flag)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.jit
 @pytest.mark.parametrize(
     "wrap",
     [
         lambda model: lambda x: model(x) * 1,
         lambda model: model.forward,
         lambda model: torch.compile(model, backend="eager"),
-        nn.Sequential,
+        torch.jit.script,
     ],
-    ids=["lambda", "bound method", "compiled", "wrapped"],
+    ids=["lambda", "bound method", "compiled", "scripted"],
 )
-def test_buffers_are_bit_equal_behind_any_callable(wrap: Callable[[nn.Module], Callable[..., Any]]) -> None:
-    model = net(nn.BatchNorm2d(4), Codebook())
-    before = copy.deepcopy(model.state_dict())
-    select(wrap(model))
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+def test_scoring_leaves_no_trace_behind_any_callable(wrap: Callable[[nn.Module], Callable[..., Any]]) -> None:
+    model = net(nn.BatchNorm2d(4), nn.Dropout())
+    with untouched(model):
+        select(wrap(model))
 
 
-def test_buffers_of_the_module_behind_a_bound_method_are_bit_equal() -> None:
-    norm = nn.BatchNorm2d(3)
-    before = copy.deepcopy(norm.state_dict())
-    select_using_loss(X, Y, norm.forward, lambda outputs, _, reduction: outputs.flatten(1).mean(1))
-    assert all(torch.equal(value, before[name]) for name, value in norm.state_dict().items())
+@pytest.mark.parametrize("last", [nn.Identity, Raises], ids=["ends", "raises"])
+def test_modes_are_back_behind_a_callable_whose_forward_sets_them(last: Callable[[], nn.Module]) -> None:
+    model = net(Switching(), last())
+    with untouched(model, raises=last is Raises):
+        select(lambda x: model(x) * 1)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_buffers_of_a_scripted_model_are_bit_equal() -> None:
-    model = torch.jit.script(net(nn.BatchNorm2d(4)))
-    before = copy.deepcopy(model.state_dict())
-    select(model)
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+def test_any_kind_of_global_generator_of_numpy_is_untouched() -> None:
+    usual = np.random.get_bit_generator()
+    np.random.set_bit_generator(np.random.PCG64(1))
+    np.random.randn()  # leaves a second normal number waiting
+    try:
+        with untouched(model := net(DrawsEverywhere())):
+            select(model)
+    finally:
+        np.random.set_bit_generator(usual)
 
 
 def test_scores_are_the_losses_of_a_forward_in_train_mode() -> None:
@@ -139,57 +168,6 @@ def test_a_norm_that_was_frozen_for_training_scores_with_its_running_statistics(
     expected = F.cross_entropy(model(X), Y, reduction="none")
     assert torch.equal(scores(model), expected)
     assert [module.training for module in model] == [True, False, True, True, True]
-
-
-def test_training_flags_stay_as_they_were() -> None:
-    model = net(nn.BatchNorm2d(4), nn.Dropout(), nn.BatchNorm2d(4)).train()
-    model[2].eval()
-    model[3].eval()
-    before = [(module.training, getattr(module, "track_running_stats", None)) for module in model.modules()]
-    select(model)
-    assert [(m.training, getattr(m, "track_running_stats", None)) for m in model.modules()] == before
-
-
-class Switching(nn.Module):
-    """A forward that sets the mode: of a child before it is called, then of all."""
-
-    def __init__(self, *last: nn.Module) -> None:
-        super().__init__()
-        self.d, self.norm, self.net = nn.Dropout(), nn.BatchNorm2d(3).eval(), net(*last)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.norm.train()
-        x = self.norm(self.d.eval()(x))
-        return self.eval().net(x)
-
-
-@pytest.mark.parametrize("wrap", [lambda model: model, lambda model: lambda x: model(x) * 1], ids=["module", "lambda"])
-@pytest.mark.parametrize("last", [nn.Identity, Raises], ids=["ends", "raises"])
-def test_modes_and_buffers_are_back_where_the_forward_sets_the_mode(
-    wrap: Callable[[nn.Module], Callable[..., Any]], last: Callable[[], nn.Module]
-) -> None:
-    model = Switching(last())
-    before = [module.training for module in model.modules()]
-    buffers = copy.deepcopy(model.state_dict())
-    with pytest.raises(RuntimeError, match="out of order") if last is Raises else nullcontext():
-        select(wrap(model))
-    assert [module.training for module in model.modules()] == before
-    assert all(torch.equal(value, buffers[name]) for name, value in model.state_dict().items())
-
-
-def test_dropout_in_scoring_draws_nothing_from_the_global_generator() -> None:
-    model = net(nn.Dropout(0.5))
-    before = torch.get_rng_state()
-    select(model)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_generators_are_back_when_scoring_raises() -> None:
-    model = net(nn.Dropout(0.5), Raises())
-    before = torch.get_rng_state()
-    with pytest.raises(RuntimeError, match="out of order"):
-        select(model)
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_dropout_in_scoring_is_on_and_follows_its_own_seed() -> None:
@@ -213,56 +191,17 @@ def test_dropout_differs_from_one_scoring_to_the_next() -> None:
     assert not torch.equal(*masks)
 
 
-class DrawsEverywhere(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * (1 + random.random() + np.random.rand() + np.random.randn())
-
-
-@pytest.fixture
-def numpy_draws_with() -> Iterator[Callable[[np.random.BitGenerator], None]]:
-    """Return what sets the generator below NumPy's global one, until the test ends."""
-    usual = np.random.get_bit_generator()
-    yield np.random.set_bit_generator
-    np.random.set_bit_generator(usual)
-
-
-@pytest.mark.parametrize("generator", [np.random.MT19937, np.random.PCG64])
-def test_generators_of_python_and_numpy_are_untouched(numpy_draws_with: Any, generator: Any) -> None:
-    numpy_draws_with(generator(1))
-    np.random.randn()  # leaves a second normal number waiting
-    python, numpy = random.getstate(), np.random.get_state(legacy=False)
-    select(net(DrawsEverywhere()))
-    assert random.getstate() == python
-    np.testing.assert_equal(np.random.get_state(legacy=False), numpy)
-
-
-def test_gradients_and_requires_grad_are_untouched() -> None:
-    model = net(nn.BatchNorm2d(4))
-    F.cross_entropy(model(X), Y).backward()
-    model[0].bias.requires_grad_(False)
-    before = [(p.requires_grad, None if p.grad is None else p.grad.clone()) for p in model.parameters()]
-    select(model)
-    for parameter, (wanted, grad) in zip(model.parameters(), before, strict=True):
-        assert parameter.requires_grad is wanted
-        assert torch.equal(parameter.grad, grad)
-
-
-def test_scoring_builds_no_graph() -> None:
-    model, seen = net(), []
-    model.register_forward_hook(lambda module, inputs, outputs: seen.append(outputs.requires_grad))
-    select(model)
-    assert seen == [False]
-
-
 def test_no_graph_is_kept_even_if_the_model_turns_gradients_on() -> None:
     class Stubborn(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             with torch.enable_grad():
                 return x * torch.ones((), requires_grad=True)
 
-    model = net(Stubborn())
+    model, seen = net(Stubborn()), list[bool]()
+    model[0].register_forward_hook(lambda module, inputs, outputs: seen.append(outputs.requires_grad))
     assert scores(model).requires_grad is False
     assert select(model)[0].requires_grad is False
+    assert seen == [False, False]
 
 
 def test_gradients_flow_to_inputs_that_want_them() -> None:
@@ -297,3 +236,41 @@ def test_the_loss_module_stays_as_it_was() -> None:
     select_using_loss(X, Y, net(), loss)
     assert vars(loss) == before
     assert loss.reduction == "mean"
+
+
+def test_scores_are_single_precision_under_autocast() -> None:
+    model, seen, mixing = net(), [], torch.randn(4, 4)
+
+    def loss(outputs: torch.Tensor, targets: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
+        seen.append(outputs.dtype)
+        return F.cross_entropy(outputs @ mixing, targets, reduction=reduction)
+
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        reduced = model(X)
+        found, _ = score(Objective(loss), model, (X, Y), 0)
+    assert (reduced.dtype, seen, found.dtype) == (torch.bfloat16, [torch.float32], torch.float32)
+    assert torch.equal(found, F.cross_entropy(reduced.float() @ mixing, Y, reduction="none"))
+    assert score(Objective(F.cross_entropy), net().bfloat16(), (X.bfloat16(), Y), 0)[0].dtype == torch.float32
+
+
+def test_training_in_the_same_autocast_block_still_gets_gradients() -> None:
+    """Autocast remembers cast weights, and those made without gradients would give none."""
+    model = net(nn.BatchNorm2d(4))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rows, targets = select(model)
+        loss = F.cross_entropy(model(rows), targets)
+    loss.backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_autocast_remembers_nothing_of_the_scoring_forward() -> None:
+    """Seen with every torch: whether what was remembered gets gradients depends on torch's version."""
+    model, remembered = net(), list[bool]()
+    model.register_forward_hook(lambda *_: remembered.append(torch.is_autocast_cache_enabled()))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        score(Objective(F.cross_entropy), model, (X, Y), 0)
+        score(
+            Objective(F.cross_entropy), model, (X, Y), 0, Manner(autocast=autocast_of("amp_bf16", torch.device("cpu")))
+        )
+        assert torch.is_autocast_cache_enabled()
+    assert remembered == [False, False]

@@ -1,8 +1,7 @@
-"""Which rows each rank trains on, for loaders of all kinds: a program for torchrun, see test_data.py."""
+"""Which rows each rank trains on, for loaders of all kinds: a part of the program `evaluating`."""
 
 from __future__ import annotations
 
-import json
 import random
 import sys
 import warnings
@@ -15,9 +14,12 @@ from torch import nn
 from torch.utils import data as torch_data
 from torch.utils.data.distributed import DistributedSampler
 
-from engine_core import Callback, Logger, State, Trainer
-from engine_core.parallel import DDP, join
+from engine_core import Callback, Logger, State
+from engine_core.parallel import DDP
 from engine_core.ranks import Ranks
+
+sys.path.insert(0, str(Path(__file__).parent))
+from trainers import fit
 
 ROWS = 23
 Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -84,12 +86,9 @@ def cases(ranks: Ranks) -> dict[str, dict[str, Any]]:
     ragged = [torch_data.default_collate([Rows()[i] for i in part]) for part in ([1, 2, 3, 4, 5], [6], [7, 8], [9] * 7)]
     numbers = [torch_data.default_collate([Rows()[i + 10 * ranks.rank]]) for i in range(4 - ranks.rank)]
     return {
-        "in order": {"train_dataloader": loader()},
         "shuffled": {"train_dataloader": loader(shuffle=True)},
         "shuffled by its own generator": {"train_dataloader": loader(shuffle=True, generator=own)},
-        "without the last": {"train_dataloader": loader(shuffle=True, drop_last=True)},
         "weighted": {"train_dataloader": loader(sampler=weighted)},
-        "workers": {"train_dataloader": loader(shuffle=True, num_workers=2)},
         "workers that persist": {"train_dataloader": loader(shuffle=True, num_workers=2, persistent_workers=True)},
         "workers that draw": {"train_dataloader": loader(Noisy(), num_workers=2)},
         "fewer rows than ranks": {"train_dataloader": loader(Rows(7), batch_size=2, shuffle=True)},
@@ -107,15 +106,11 @@ def cases(ranks: Ranks) -> dict[str, dict[str, Any]]:
 def seen(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the rows of each batch, and what the loader's dataset has read, in this process."""
     torch.manual_seed(1)
-    model = nn.Linear(2, 3)
-    watch = Seen()
-    settings = {"max_duration": "2ep", "callbacks": [watch, Draws()], "seed": 7, **arguments}
+    watch, arguments = Seen(), dict(arguments)
+    given = arguments.pop("train_dataloader")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
-        with Trainer(model, loss_fn=nn.CrossEntropyLoss(), optimizers=sgd, **settings) as trainer:
-            trainer.fit()
-    given = arguments["train_dataloader"]
+        trainer = fit(nn.Linear(2, 3), given, **{"callbacks": [watch, Draws()], "seed": 7, **arguments})
     return {
         "rows": watch.rows,
         "inputs": watch.inputs[0],
@@ -124,14 +119,3 @@ def seen(arguments: dict[str, Any]) -> dict[str, Any]:
         "clock": list(trainer.state.timestamp)[:3],
         "warnings": [str(warning.message) for warning in caught],
     }
-
-
-def main() -> None:
-    ranks = join(DDP(), "cpu")
-    found = {name: ranks.each(seen(arguments)) for name, arguments in cases(ranks).items()}
-    if ranks.rank == 0:
-        Path(sys.argv[1]).write_text(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main()
