@@ -19,30 +19,35 @@ GREET = """
 """
 
 
+@pytest.fixture
+def greet(install):
+    """Return a function that installs a command under a name."""
+    return lambda name="greet", text=GREET: install(
+        "acme", {"commands": {name: "acme_greet:greet"}}, {"acme_greet": text}
+    )
+
+
 def run(*arguments):
     return CliRunner().invoke(main, arguments)
 
 
-def test_a_registered_command_runs_and_is_listed_with_its_first_sentence(install):
-    install("acme", {"commands": {"greet": "acme_greet:greet"}}, {"acme_greet": GREET})
-    assert (run("greet", "you").output, run("greet", "you").exit_code) == ("hello you\n", 0)
+def test_a_registered_command_is_listed_with_its_first_sentence_and_runs_whatever_is_allowed(greet, monkeypatch):
+    monkeypatch.setenv("ENGINE_CORE_PLUGINS", "other")
+    greet()
+    line = next(line for line in run("plugins", "list").output.splitlines() if "greet" in line)
+    assert line.split() == ["commands", "greet", "acme", "1.0", "available"]
+    assert "acme_greet" not in sys.modules
     assert ["greet", "Greet", "somebody."] in [line.split() for line in run("--help").output.splitlines()]
+    assert (run("greet", "you").output, run("greet", "you").exit_code) == ("hello you\n", 0)
 
 
-def test_a_name_with_a_dot_is_a_command_of_a_group_and_not_of_the_top(install):
-    install("acme", {"commands": {"plugins.greet": "acme_greet:greet"}}, {"acme_greet": GREET})
+def test_a_name_with_a_dot_is_a_command_of_a_group_and_not_of_the_top(greet):
+    greet("plugins.greet")
     assert run("plugins", "greet", "you").output == "hello you\n"
     assert "greet" in run("plugins", "--help").output
     assert "greet" not in run("--help").output
     refused = run("greet", "you")
     assert (refused.exit_code, "'greet'" in refused.output) == (2, True)
-
-
-def test_listing_plugins_imports_no_command(install):
-    install("acme", {"commands": {"greet": "acme_greet:greet"}}, {"acme_greet": GREET})
-    line = next(line for line in run("plugins", "list").output.splitlines() if "greet" in line)
-    assert line.split() == ["commands", "greet", "acme", "1.0", "available"]
-    assert "acme_greet" not in sys.modules
 
 
 def test_the_cores_own_commands_and_those_of_its_groups_cannot_be_taken(install):
@@ -58,8 +63,8 @@ def test_the_cores_own_commands_and_those_of_its_groups_cannot_be_taken(install)
 @pytest.mark.parametrize(
     ("module", "why"), [("raise OSError('no disk')", "no disk"), ("greet = 3", "click.Command")], ids=["raises", "is 3"]
 )
-def test_a_broken_command_is_named_with_its_distribution_and_breaks_no_other(install, module, why):
-    install("acme", {"commands": {"greet": "acme_greet:greet"}}, {"acme_greet": module})
+def test_a_broken_command_is_named_with_its_distribution_and_breaks_no_other(greet, module, why):
+    greet(text=module)
     told = run("greet")
     assert told.exit_code == 2
     assert all(part in told.output for part in ("acme 1.0", "acme_greet:greet", why))
@@ -67,15 +72,9 @@ def test_a_broken_command_is_named_with_its_distribution_and_breaks_no_other(ins
     assert (listed.exit_code, "train" in listed.output, why in " ".join(listed.output.split())) == (0, True, True)
 
 
-def test_an_allow_list_leaves_commands_alone(install, monkeypatch):
-    monkeypatch.setenv("ENGINE_CORE_PLUGINS", "other")
-    install("acme", {"commands": {"greet": "acme_greet:greet"}}, {"acme_greet": GREET})
-    assert run("greet", "you").output == "hello you\n"
-
-
-def test_a_disabled_command_is_not_listed_and_says_why_it_does_not_run(install, monkeypatch):
+def test_a_disabled_command_is_not_listed_and_says_why_it_does_not_run(greet, monkeypatch):
     monkeypatch.setenv("ENGINE_CORE_DISABLE_PLUGINS", "acme")
-    install("acme", {"commands": {"greet": "acme_greet:greet"}}, {"acme_greet": GREET})
+    greet()
     assert "greet" not in run("--help").output
     told = run("greet", "you")
     assert (told.exit_code, "ENGINE_CORE_DISABLE_PLUGINS" in told.output) == (2, True)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine_core.config import ConfigError, load_config
+from engine_core.config import ConfigError, load_config, reading
 from engine_core.config.reading import LONGEST, NODES, Place, read_yaml
 from engine_core.files import DEEPEST
 
@@ -41,7 +41,6 @@ def refused(tmp_path):
     ("text", "message"),
     [
         ("!!int abc", "'abc' is not a valid int"),
-        ("!!int ''", "'' is not a valid int"),
         ("0o9", "'0o9' is not a valid int"),
         ("!!bool abc", "'abc' is not a valid bool"),
         ("!!float ''", "'' is not a valid float"),
@@ -57,50 +56,44 @@ def test_a_value_that_is_none_of_its_kind_is_refused_at_its_line(refused, text, 
     assert refused(f"a: 1\nb:\n- {text}") == f":3: not valid YAML: {message}"
 
 
-def test_a_directive_with_an_endless_number_is_refused(refused):
-    assert refused(f"%YAML 1.{NINES}\n---\na: 1").startswith(":1: not valid YAML: Exceeds the limit")
+def test_a_key_that_is_not_text_is_refused(refused):
+    for key, kind in (("[a, b]", "seq"), ("{a: b}", "map")):
+        assert refused(f"a:\n  ? {key}\n  : 1") == f":2: not valid YAML: a key has to be text, not a {kind}"
 
 
-@pytest.mark.parametrize("key", ["[a, b]", "{a: b}"])
-def test_a_key_that_is_not_text_is_refused(refused, key):
-    assert re.fullmatch(r":2: not valid YAML: a key has to be text, not a (seq|map)", refused(f"a:\n  ? {key}\n  : 1"))
+def test_an_alias_of_what_it_lies_in_is_refused(refused):
+    for text in ("a: &a [*a]", "a: &a {b: [*a]}", "a: &a {<<: *a}"):
+        assert refused(text) == ":1: not valid YAML: nested deeper than 100 levels, with its aliases written out"
 
 
-@pytest.mark.parametrize("text", ["a: &a [*a]", "a: &a {b: [*a]}", "a: &a {<<: *a}"])
-def test_an_alias_of_what_it_lies_in_is_refused(refused, text):
-    assert refused(text) == ":1: not valid YAML: nested deeper than 100 levels, with its aliases written out"
+def test_a_bomb_of_aliases_is_refused(refused):
+    for bomb in (f"a: &a [{', '.join('x' * 9)}]\n{BOMB}", "a: &a {k: v}\n" + MERGES):
+        said = rf":\d+: not valid YAML: more than {NODES} values, with its aliases written out"
+        assert re.fullmatch(said, refused(bomb))
 
 
-@pytest.mark.parametrize(
-    "bomb",
-    [f"a: &a [{', '.join('x' * 9)}]\n{BOMB}", "a: &a {k: v}\n" + MERGES],
-    ids=["lists", "merges"],
-)
-def test_a_bomb_of_aliases_is_refused(refused, bomb):
-    assert re.fullmatch(rf":\d+: not valid YAML: more than {NODES} values, with its aliases written out", refused(bomb))
-
-
-def test_a_file_holds_at_most_a_hundred_thousand_values_with_its_aliases_written_out(refused, tmp_path):
-    most = "- &a [1, 2, 3]\n" + "- *a\n" * (NODES // 4 - 2) + "- 1\n- 2\n- 3\n"  # in a list, which counts too
+def test_a_file_holds_at_most_a_hundred_thousand_values_with_its_aliases_written_out(refused, tmp_path, monkeypatch):
+    assert NODES == 100_000
+    monkeypatch.setattr(reading, "NODES", 400)
+    most = "- &a [1, 2, 3]\n" + "- *a\n" * 98 + "- 1\n- 2\n- 3\n"  # in a list, which counts too
     (tmp_path / "c.yaml").write_text(most)
-    assert len(read_yaml(tmp_path / "c.yaml").root.value) == NODES // 4 + 2
-    assert refused(most + "- 4").endswith(f": more than {NODES} values, with its aliases written out")
+    assert len(read_yaml(tmp_path / "c.yaml").root.value) == 102
+    assert refused(most + "- 4").endswith(": more than 400 values, with its aliases written out")
 
 
 @pytest.mark.parametrize(
     ("text", "most"),
     [
         (lambda depth: "[" * depth + "1" + "]" * depth, DEEPEST),
-        (lambda depth: "{a: " * depth + "1" + "}" * depth, DEEPEST),
         (lambda depth: "\n".join(" " * level + "a:" for level in range(depth)), DEEPEST),
         (lambda depth: "- &a0 []\n" + "\n".join(f"- &a{n + 1} [*a{n}]" for n in range(depth)), DEEPEST - 1),
     ],
-    ids=["lists", "mappings", "block", "aliases"],
+    ids=["lists", "block", "aliases"],
 )
 def test_nesting_ends_at_a_hundred_levels(refused, text, most, tmp_path):
     (tmp_path / "c.yaml").write_text(text(most))
     assert read_yaml(tmp_path / "c.yaml").root.value
-    for depth, said in ((most + 1, "nested deeper than 100 levels"), (50 * most, r"nested deeper|maximum recursion")):
+    for depth, said in ((most + 1, "nested deeper than 100 levels"), (5 * most, r"nested deeper|maximum recursion")):
         assert re.match(rf":\d+: not valid YAML: ({said})", refused(text(depth)))
 
 
@@ -118,16 +111,12 @@ def longest_run(error):
     "text",
     [
         f"{HUGE}: 1",
-        f"{{model: {{target: {HUGE}}}}}",
         f"{{model: {{target: {HUGE}.{HUGE}}}}}",
-        f"{{model: {HUGE}}}",
         f"{{model: [{HUGE}, {HUGE}]}}",
-        f"{{model: {{{HUGE}: 1}}}}",
         f"{{eval_data: {{{HUGE}: {{target: 'a:b', args: 3}}}}}}",
         f"{{order: {{{HUGE}: []}}}}",
         f"{{require_plugins: ['{HUGE} {HUGE}']}}",
-        *(f"{{trainer: {{{key}: {HUGE}}}}}" for key in ("seed", "max_duration", "device", "precision", "autoresume")),
-        f"{{trainer: {{run_name: {HUGE}/}}}}",
+        *(f"{{trainer: {{{key}: {HUGE}/}}}}" for key in ("seed", "max_duration", "device", "precision", "run_name")),
         f"{{a: {{{HUGE}: 1, {HUGE}: 2}}}}",
     ],
 )
@@ -136,16 +125,7 @@ def test_no_message_shows_a_value_of_more_than_200_characters(text, tmp_path):
     with pytest.raises(ConfigError) as caught:
         load_config(tmp_path / "c.yaml")
     assert 100 < longest_run(caught.value) <= LONGEST
-
-
-def test_nor_does_any_other_message_have_a_longer_word():
     assert longest_run(Place().error(f"there is no module {HUGE!r}, and {HUGE}: write another")) == LONGEST - 3
-
-
-def test_a_run_is_not_named_by_what_no_folder_can_be_called(tmp_path):
-    (tmp_path / "c.yaml").write_text(VALID + 'trainer: {run_name: "a\\0b"}')
-    with pytest.raises(ConfigError, match=r"c\.yaml:5: trainer\.run_name: has to be a folder's name.*not 'a\\x00b'"):
-        load_config(tmp_path / "c.yaml")
 
 
 PIECES = [
@@ -157,7 +137,7 @@ PIECES = [
 NASTY = st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=30).map("".join)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(text=NASTY | st.text(), where=st.sampled_from(["", VALID, VALID + "trainer: ", VALID + "loss:\n  "]))
 def test_any_text_is_a_config_or_a_config_error_with_the_file(text, where, tmp_path_factory):
     file = tmp_path_factory.getbasetemp() / "fuzz.yaml"

@@ -6,7 +6,6 @@ import warnings
 import pytest
 
 from engine_core import (
-    Algorithm,
     AlgorithmMetadata,
     Callback,
     Engine,
@@ -17,6 +16,8 @@ from engine_core import (
     hookimpl,
     hookspecs,
 )
+
+from .parts import Quiet
 
 EVENT = FutureWarning("it goes with hook API 2, use 'epoch_end' instead")
 ARGUMENT = FutureWarning("it goes with hook API 2")
@@ -46,19 +47,12 @@ def warned_of(*, algorithms=(), callbacks=(), destinations=(), plugins=()):
             engine.host.register(plugin)
         for event in ("batch_end", "epoch_end", "batch_end"):
             engine.run_event(event)
-            engine.state.algorithms.append(Silent())
+            engine.state.algorithms.append(Quiet())
     assert {type(warning.message) for warning in caught} <= {FutureWarning}
     return [str(warning.message) for warning in caught]
 
 
-class Silent(Algorithm):
-    def match(self, event, state):
-        return False
-
-    def apply(self, event, state, logger): ...
-
-
-class OldAlgorithm(Silent):
+class OldAlgorithm(Quiet):
     metadata = AlgorithmMetadata(events=("epoch_end", "batch_end"))
 
 
@@ -80,27 +74,34 @@ class OldHooks:
     def once_more(self, traces): ...
 
 
-class NewHooks:
-    @hookimpl
-    def epoch_end(self, event, traces): ...
-
-    @hookimpl
-    def batch_start(self, traces): ...
-
-
-class NewCallback(Callback):
-    def epoch_end(self, state, logger): ...
-
-
 def test_nothing_is_deprecated_now():
     specs = [getattr(hookspecs, event.value).engine_core_spec for event in Event]
     assert [spec for spec in specs if spec["warn_on_impl"] or spec["warn_on_impl_args"]] == []
     assert warned_of(algorithms=[OldAlgorithm()], callbacks=[OldCallback()], plugins=[OldHooks()]) == []
 
 
-def test_a_hook_implementation_of_a_deprecated_event_is_named(deprecate):
+class New(Callback):
+    def epoch_end(self, state, logger): ...
+
+
+class NewHooks:
+    @hookimpl
+    def batch_start(self, traces): ...
+
+
+def test_each_plugin_that_listens_to_a_deprecated_event_is_named_once_by_its_class(deprecate, install):
     deprecate(warn_on_impl=EVENT)
-    assert warned_of(plugins=[OldHooks(), NewHooks()]) == [f"OldHooks (module {__name__}) uses {OLD}"]
+    install("any-plugin", modules={"old_hooks": "from engine_core import hookimpl\n\n@hookimpl\ndef batch_end(): ..."})
+    assert warned_of(
+        algorithms=[Quiet(), OldAlgorithm(), OldAlgorithm()],
+        callbacks=[New(), OldCallback(), OldCallback()],
+        destinations=[OldDestination()],
+        plugins=[OldHooks(), OldHooks(), pytest.importorskip("old_hooks")],
+    ) == [
+        *(f"{name} (module {__name__}) uses {OLD}" for name in ("OldAlgorithm", "OldCallback", "OldDestination")),
+        f"OldHooks (module {__name__}) uses {OLD}",
+        f"module old_hooks uses {OLD}",
+    ]
 
 
 def test_a_hook_implementation_with_a_deprecated_argument_is_named(deprecate):
@@ -108,36 +109,6 @@ def test_a_hook_implementation_with_a_deprecated_argument_is_named(deprecate):
     assert warned_of(plugins=[OldHooks(), NewHooks()]) == [
         f"OldHooks (module {__name__}) uses the argument 'traces' of 'batch_end', which is deprecated: {ARGUMENT}"
     ]
-
-
-def test_a_module_that_is_a_plugin_is_named(deprecate, install):
-    deprecate(warn_on_impl=EVENT)
-    text = "from engine_core import hookimpl\n\n@hookimpl\ndef batch_end():\n    pass\n"
-    install("any-plugin", modules={"old_hooks": text})
-    assert warned_of(plugins=[pytest.importorskip("old_hooks")]) == [f"module old_hooks uses {OLD}"]
-
-
-def test_callbacks_and_destinations_are_named_by_their_class_not_by_the_engines_adapter(deprecate):
-    deprecate(warn_on_impl=EVENT)
-    assert warned_of(callbacks=[NewCallback(), OldCallback()], destinations=[OldDestination()]) == [
-        f"OldCallback (module {__name__}) uses {OLD}",
-        f"OldDestination (module {__name__}) uses {OLD}",
-    ]
-
-
-def test_an_algorithm_that_lists_a_deprecated_event_is_named_one_that_lists_none_is_not(deprecate):
-    deprecate(warn_on_impl=EVENT)
-    assert warned_of(algorithms=[Silent(), OldAlgorithm()]) == [f"OldAlgorithm (module {__name__}) uses {OLD}"]
-
-
-def test_several_instances_of_a_class_are_one_plugin(deprecate):
-    deprecate(warn_on_impl=EVENT)
-    caught = warned_of(
-        algorithms=[OldAlgorithm(), OldAlgorithm()],
-        callbacks=[OldCallback(), OldCallback()],
-        plugins=[OldHooks(), OldHooks()],
-    )
-    assert [message.partition(" ")[0] for message in caught] == ["OldAlgorithm", "OldCallback", "OldHooks"]
 
 
 def test_the_distribution_is_named(deprecate, install):

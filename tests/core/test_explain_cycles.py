@@ -4,23 +4,15 @@ import json
 
 import pytest
 
-from engine_core import Algorithm, AlgorithmMetadata
 from engine_core.cli import main
 from engine_core.explain import Unordered, explain_algorithms, why
 from engine_core.passes import AlgorithmRecord
 
-PLUGINS = """
-    from engine_core import Algorithm, AlgorithmMetadata
+from .parts import made, source_of
 
-    class Quiet(Algorithm):
-        match = apply = lambda self, *arguments: None
-
-    class C1(Quiet):
-        metadata = AlgorithmMetadata(events=("after_dataloader",), before=("c2",))
-
-    class C2(Quiet):
-        metadata = AlgorithmMetadata(events=("init", "after_dataloader"), before=("c1",))
-"""
+PLUGINS = source_of("C1", events=("after_dataloader",), before=("c2",)) + source_of(
+    "C2", events=("init", "after_dataloader"), before=("c1",)
+)
 CYCLE = (
     "the declared order has a cycle, remove one of these:\n"
     "  C1 before C2: declared by C1 (c-plugin 1.0, before='c2')\n"
@@ -34,7 +26,6 @@ after_dataloader
   - C1
   - C2
 """
-PROBLEMS = f"{CYCLE}\nat AFTER_DATALOADER"
 
 
 @pytest.fixture
@@ -54,79 +45,44 @@ def told(install, tmp_path, monkeypatch, capsys):
     return tell
 
 
-def test_the_event_is_shown_without_an_order(told):
-    assert told("--event", "after_dataloader") == (2, PARAGRAPH)
-
-
-def test_events_that_have_an_order_come_first(told):
+def test_the_event_is_shown_without_an_order_after_those_that_have_one(told):
     assert told() == (2, f"init: C2 runs alone\n\n{PARAGRAPH}")
+    assert told("--why", "c1", "c2") == (2, f"C1 and C2 have no order at after_dataloader: {CYCLE}\n")
+    assert told("--event", "after_dataloader", command="picture") == (2, "")
 
 
 def test_in_json_its_members_say_that_there_is_none(told):
     origin = {"distribution": "c-plugin", "version": "1.0"}
     none = {"why": f"no order: {CYCLE}", **origin, "reason": {"kind": "none", "by": None, "distribution": None}}
+    places = [{"algorithm": name, "name": name.lower(), **none} for name in ("C1", "C2")]
     code, out = told("--json", "--event", "after_dataloader")
-    assert (code, json.loads(out)) == (
-        2,
-        {"after_dataloader": [{"algorithm": n, "name": n.lower(), **none} for n in ("C1", "C2")]},
-    )
-
-
-def test_two_of_a_cycle_have_no_order(told):
-    assert told("--why", "c1", "c2") == (2, f"C1 and C2 have no order at after_dataloader: {CYCLE}\n")
-
-
-def test_a_picture_has_no_place_for_it(told):
-    assert told("--event", "after_dataloader", command="picture") == (2, "")
-
-
-def test_what_is_skipped_there_is_listed(told):
+    assert (code, json.loads(out)) == (2, {"after_dataloader": places})
     code, out = told("--skipped", "--json")
-    assert (code, json.loads(out)) == (2, {"skipped": [], "problems": [PROBLEMS], "warnings": []})
+    problems = [f"{CYCLE}\nat AFTER_DATALOADER"]
+    assert (code, json.loads(out)) == (2, {"skipped": [], "problems": problems, "warnings": []})
 
 
-class Quiet(Algorithm):
-    match = apply = lambda self, *arguments: None
-
-
-class First(Quiet):
-    metadata = AlgorithmMetadata(events=("init",), before=("last",))
-
-
-class Last(Quiet):
-    metadata = AlgorithmMetadata(events=("init",), before=("first",))
-
-
-class Other(Quiet):
-    metadata = AlgorithmMetadata(events=("init", "fit_end"))
+FIRST, LAST = made("First", events=("init",), before=("last",)), made("Last", events=("init",), before=("first",))
+OTHER = made("Other", events=("init", "fit_end"))
 
 
 def test_an_explanation_keeps_the_members():
-    explanation = explain_algorithms([Last(), First()])
+    explanation = explain_algorithms([LAST, FIRST, OTHER])
     records = [AlgorithmRecord(name, name.lower(), None, None, ("init",)) for name in ("Last", "First")]
-    assert dict(explanation) == {}
+    records.append(AlgorithmRecord("Other", "other", None, None, ("init", "fit_end")))
+    assert list(explanation) == ["fit_end"]
     assert explanation.unordered == {"init": Unordered(tuple(records), explanation.problems[0].rpartition("\n")[0])}
-
-
-def test_an_algorithm_that_does_not_list_the_event_is_still_reported():
-    assert why(explain_algorithms([Last(), First(), Other()]), "First", "Other", "fit_end") == (
-        "First does not run at fit_end; First lists init"
-    )
+    assert why(explanation, "First", "Other", "fit_end") == "First does not run at fit_end; First lists init"
 
 
 def test_references_to_nothing_are_reported_beside_a_cycle():
-    class Lonely(Quiet):
-        metadata = AlgorithmMetadata(events=("init",), after=("nobody",))
-
-    (skipped,) = explain_algorithms([Last(), First(), Lonely()]).skipped
+    (skipped,) = explain_algorithms([LAST, FIRST, made("Lonely", events=("init",), after=("nobody",))]).skipped
     assert (skipped.what, skipped.events) == ("Lonely: after='nobody'", ("init",))
 
 
 def test_a_pass_that_returns_nonsense_leaves_no_order_and_is_reported_beside_a_conflict():
-    class Alone(Quiet):
-        metadata = AlgorithmMetadata(events=("init",), conflicts=("other",))
-
-    explanation = explain_algorithms([Alone(), Other()], lambda algorithms, event: algorithms * 2)
+    alone = made("Alone", events=("init",), conflicts=("other",))
+    explanation = explain_algorithms([alone, OTHER], lambda algorithms, event: algorithms * 2)
     said = "your pass 'lambda' returned Alone twice at INIT"
     assert explanation.unordered["init"].why == said
     assert said in explanation.problems

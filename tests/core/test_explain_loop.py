@@ -6,24 +6,21 @@ import pytest
 
 from engine_core.cli import main
 
-PLUGINS = """
-    from engine_core import Algorithm, AlgorithmMetadata, Callback
+from .parts import source_of
 
-    class Calm(Algorithm):
-        metadata = AlgorithmMetadata(events=("before_loss",), writes=("batch",))
-        match = apply = lambda self, *arguments: None
+PLUGINS = (
+    source_of("Calm", events=("before_loss",), writes=("batch",))
+    + source_of("Needy", events=("init",), needs=("whole_weights",))
+    + """
+class Watch(Callback):
+    needs = ("freezing",)
 
-    class Needy(Calm):
-        metadata = AlgorithmMetadata(events=("init",), needs=("whole_weights",))
+    def __init__(self):
+        raise AssertionError("not made")
 
-    class Watch(Callback):
-        needs = ("freezing",)
-
-        def __init__(self):
-            raise AssertionError("not made")
-
-        def batch_end(self, state, logger): ...
+    def batch_end(self, state, logger): ...
 """
+)
 CONFIG = """
 model: {target: "not_there:Net"}
 data: {target: "not_there:loader"}
@@ -85,7 +82,7 @@ def test_the_offers_of_another_distribution_count(install, explain):
     )
 
 
-@pytest.mark.parametrize("source", [("run.yaml",), ("--algorithms", "calm")])
-def test_a_loop_that_is_not_installed_is_refused_with_the_nearest_name(explain, source):
+def test_a_loop_that_is_not_installed_is_refused_with_the_nearest_name(explain):
     said = "Error: 'fsdb' is not among the installed loops; did you mean 'fsdp'?\n"
-    assert explain(*source, "--loop", "fsdb") == (2, "", said)
+    for source in (["run.yaml"], ["--algorithms", "calm"]):
+        assert explain(*source, "--loop", "fsdb") == (2, "", said)

@@ -4,51 +4,28 @@ from importlib import import_module
 
 import pytest
 
-from engine_core import Algorithm, AlgorithmMetadata, Engine, Logger, State, passes
+from engine_core import Engine, Logger, State, passes
 from engine_core.errors import EngineError, OrderError
 from engine_core.explain import explain_algorithms, format_skipped
-from engine_core.registry import Registry
 
-PLUGIN = """
-    from engine_core import Algorithm, algorithm_pass, passes
+from .parts import Always, made, source_of
 
-    class Prune(Algorithm):
-        match = apply = lambda self, *arguments: None
+PLUGIN = f"""{source_of("Prune")}
+@algorithm_pass(stage="placement", events=("fit_start", "fit_end"))
+def prune_first(algorithms, event):
+    return passes.sort_to_front(algorithms, Prune)
 
-    @algorithm_pass(stage="placement", events=("fit_start", "fit_end"))
-    def prune_first(algorithms, event):
-        return passes.sort_to_front(algorithms, Prune)
-
-    @algorithm_pass(stage="placement")
-    def prune_last(algorithms, event):
-        return passes.sort_to_back(algorithms, Prune)
+@algorithm_pass(stage="placement")
+def prune_last(algorithms, event):
+    return passes.sort_to_back(algorithms, Prune)
 """
 
 
-class Quiet(Algorithm):
-    metadata = AlgorithmMetadata(events=("init",))
-
-    def match(self, event, state):
-        return False
-
-    def apply(self, event, state, logger):
-        raise AssertionError
+def at_init(class_name, base=Always, /, **fields):
+    return made(class_name, base, events=("init",), **fields)
 
 
-class A(Quiet):
-    pass
-
-
-class B(Quiet):
-    pass
-
-
-class AtEnd(Quiet):
-    metadata = AlgorithmMetadata(events=("fit_end",))
-
-
-def declaring(cls, **fields):
-    return type(cls.__name__, (cls,), {"metadata": AlgorithmMetadata(events=("init",), **fields)})()
+AT_END = made("AtEnd", events=("fit_end",))
 
 
 def skipped(algorithms, algorithm_passes=None):
@@ -65,34 +42,22 @@ def prune(install):
     return lambda: import_module("prune_three").Prune()
 
 
-def test_nothing_is_skipped_where_all_plays_a_part():
-    assert skipped([A(), B()]) == []
-
-
-def test_a_disabled_pass_of_a_distribution_in_use(prune, monkeypatch):
+def test_a_disabled_pass_of_a_distribution_in_use_and_one_that_does_not_run_at_an_event(prune, monkeypatch):
+    pruning = at_init("Prune", type(prune()))
+    assert skipped([AT_END, pruning]) == [
+        ("pass 'prune_first' of prune-plugin 1.0", "runs at fit_start and fit_end only", ("init",))
+    ]
     monkeypatch.setenv("ENGINE_CORE_DISABLE_PLUGINS", "prune_last,prune_first")
-    pruning = declaring(type(prune()))
     assert skipped([pruning]) == [
         (f"pass {name!r} of prune-plugin 1.0", "disabled: listed in ENGINE_CORE_DISABLE_PLUGINS", ("init",))
         for name in ("prune_first", "prune_last")
     ]
-
-
-def test_a_pass_that_does_not_run_at_an_event(prune):
-    at_end = AtEnd()
-    assert skipped([at_end, declaring(type(prune()))]) == [
-        ("pass 'prune_first' of prune-plugin 1.0", "runs at fit_start and fit_end only", ("init",))
-    ]
-
-
-def test_passes_of_a_distribution_that_is_not_in_use_are_not_listed(prune, monkeypatch):
-    monkeypatch.setenv("ENGINE_CORE_DISABLE_PLUGINS", "prune_last")
-    assert {"prune_first", "prune_last"} <= {record.name for record in Registry.scan().records}
-    assert skipped([A()]) == []
+    assert skipped([at_init("A"), at_init("B")]) == []
 
 
 def test_references_to_what_is_absent_or_never_there():
-    assert skipped([declaring(A, before=("nobody", "@nothing"), after=("at_end", "b")), AtEnd(), B()]) == [
+    a = at_init("A", before=("nobody", "@nothing"), after=("at_end", "b"))
+    assert skipped([a, AT_END, at_init("B")]) == [
         ("A: before='nobody'", "no algorithm here has that name", ("init",)),
         ("A: before='@nothing'", "no algorithm here has that tag", ("init",)),
         ("A: after='at_end'", "AtEnd shares no event with it", ("init",)),
@@ -101,7 +66,7 @@ def test_references_to_what_is_absent_or_never_there():
 
 def test_names_in_an_explicit_order_that_are_not_there():
     table = passes.explicit_order({"init": ["at_end", "a", "c"]})
-    assert skipped([A(), AtEnd()], table) == [
+    assert skipped([at_init("A"), AT_END], table) == [
         ("your pass 'explicit_order'", "runs at init only", ("fit_end",)),
         ("your pass 'explicit_order': 'at_end' at init", "AtEnd does not list init", ("init",)),
         ("your pass 'explicit_order': 'c' at init", "no algorithm here has that name", ("init",)),
@@ -109,7 +74,7 @@ def test_names_in_an_explicit_order_that_are_not_there():
 
 
 def test_as_text_it_is_a_paragraph():
-    assert format_skipped(explain_algorithms([declaring(A, before=("nobody",))]).skipped) == (
+    assert format_skipped(explain_algorithms([at_init("A", before=("nobody",))]).skipped) == (
         "skipped\n  A: before='nobody': no algorithm here has that name"
     )
     assert format_skipped(()) == ""
@@ -117,9 +82,9 @@ def test_as_text_it_is_a_paragraph():
 
 def rivals():
     return [
-        declaring(A, conflicts=("b",), requires=("none_has", "@needed")),
-        declaring(B, conflicts=("a",), before=("c",)),
-        type("C", (Quiet,), {"metadata": AlgorithmMetadata(events=("init", "fit_end"), before=("b",))})(),
+        at_init("A", conflicts=("b",), requires=("none_has", "@needed")),
+        at_init("B", conflicts=("a",), before=("c",)),
+        made("C", events=("init", "fit_end"), before=("b",)),
     ]
 
 
@@ -139,13 +104,10 @@ PROBLEMS = [
 ]
 
 
-def test_all_problems_are_listed_and_the_rest_is_explained():
+def test_all_problems_are_listed_and_the_rest_is_explained_and_an_engine_refuses_with_all_at_once():
     explanation = explain_algorithms(rivals())
     assert list(explanation.problems) == PROBLEMS
     assert {event: [e.algorithm for e in order] for event, order in explanation.items()} == {"fit_end": ["C"]}
-
-
-def test_an_engine_refuses_with_all_problems_at_once():
     with pytest.raises(EngineError) as refusal:
         Engine(State(algorithms=rivals()), Logger())
     told = str(refusal.value)
@@ -155,42 +117,29 @@ def test_an_engine_refuses_with_all_problems_at_once():
 
 
 def test_cycles_alone_stay_an_order_error_that_says_at_which_events():
-    both = [declaring(A, before=("b",)), declaring(B, before=("a",))]
-    for algorithm in both:
-        type(algorithm).metadata = algorithm.metadata.model_copy(update={"events": None})
     with pytest.raises(OrderError, match="the declared order has a cycle") as refusal:
-        Engine(State(algorithms=both), Logger())
+        Engine(State(algorithms=[made("A", before=("b",)), made("B", before=("a",))]), Logger())
     assert refusal.value.__notes__ == ["at INIT, AFTER_LOAD, FIT_START and 23 more"]
 
 
 def test_distributions_are_named_on_both_sides_and_so_is_the_one_that_ships_what_is_missing(prune, install):
-    text = """
-        from engine_core import Algorithm, AlgorithmMetadata
-
-        class Needy(Algorithm):
-            metadata = AlgorithmMetadata(conflicts=("prune",), requires=("other",))
-            match = apply = lambda self, *arguments: None
-
-        class Other(Needy):
-            metadata = AlgorithmMetadata()
-    """
+    text = source_of("Needy", conflicts=("prune",), requires=("other",)) + source_of("Other")
     points = {"needy": "needy_module:Needy", "other": "needy_module:Other"}
     install("needy-plugin", {"algorithms": points}, {"needy_module": text}, version="0.4")
-    assert list(explain_algorithms([import_module("needy_module").Needy(), prune()]).problems) == [
-        (
-            "'needy' (Needy of needy-plugin 0.4) can't run together with 'prune' (Prune of prune-plugin 1.0): it "
-            "declares conflicts='prune'; leave one of them out"
-        ),
-        (
-            "'needy' (Needy of needy-plugin 0.4) requires 'other', and no such algorithm is listed; "
-            "add it, it is in needy-plugin 0.4"
-        ),
-    ]
+    needy = import_module("needy_module").Needy()
+    conflict, missing = explain_algorithms([needy, prune()]).problems
+    assert conflict == (
+        "'needy' (Needy of needy-plugin 0.4) can't run together with 'prune' (Prune of prune-plugin 1.0): it "
+        "declares conflicts='prune'; leave one of them out"
+    )
+    assert missing == (
+        "'needy' (Needy of needy-plugin 0.4) requires 'other', and no such algorithm is listed; "
+        "add it, it is in needy-plugin 0.4"
+    )
 
 
 def test_a_plugins_pass_that_breaks_a_constraint_is_a_problem(prune):
-    after = type("After", (Quiet,), {"metadata": AlgorithmMetadata(events=("init",), after=("prune",))})()
-    (problem,) = explain_algorithms([prune(), after]).problems
+    (problem,) = explain_algorithms([prune(), at_init("After", after=("prune",))]).problems
     assert problem == (
         "pass 'prune_last' of prune-plugin puts After before Prune at INIT, but After (after='prune') "
         "declares the opposite; disable that pass or fix its distribution"

@@ -12,16 +12,10 @@ from engine_core.event import HOOK_API
 from engine_core.registry import Registry
 
 LATE = """
-    from engine_core import Algorithm, AlgorithmMetadata, algorithm_pass
+    from engine_core import Algorithm, AlgorithmMetadata
 
     class Late(Algorithm):
         metadata = AlgorithmMetadata(events=("after_everything",), speed="high", hook_api=2)
-
-        def match(self, event, state):
-            return True
-
-        def apply(self, event, state, logger):
-            pass
 """
 LATE_PASS = """
     from engine_core import algorithm_pass
@@ -50,10 +44,6 @@ def refusal_of(model, **fields):
     return str(refusal.value).removeprefix(f"{model.__name__}: ")
 
 
-def test_this_is_hook_api_1():
-    assert (HOOK_API, metadata.OLDEST_HOOK_API) == (1, 1)
-
-
 def test_a_plugin_that_does_not_say_is_made_for_1_whatever_the_newest_is():
     program = """
         from engine_core import event
@@ -68,31 +58,24 @@ def test_a_plugin_that_does_not_say_is_made_for_1_whatever_the_newest_is():
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "1 1 3\n"
 
 
-@pytest.mark.parametrize("number", [1, 2, 3])
-def test_older_apis_that_are_still_served_are_accepted(number, newer_core):
-    newer_core(has=3, oldest=1)
-    assert AlgorithmMetadata(hook_api=number).hook_api == number
-
-
-@pytest.mark.parametrize("model", [AlgorithmMetadata, PassMetadata])
-def test_a_number_that_is_too_high_says_update_engine_core(model):
-    expected = "hook_api: made for hook API 2, but this engine-core has 1: update engine-core"
-    assert refusal_of(model, hook_api=2) == expected
-
-
-@pytest.mark.parametrize("fields", [{"hook_api": 1}, {}, {"name": "old"}])
-def test_a_number_that_is_no_longer_served_says_update_the_plugin(fields, newer_core):
+def test_older_apis_that_are_still_served_are_accepted_and_others_say_update_the_plugin(newer_core):
     newer_core(has=3, oldest=2)
-    expected = (
-        "hook_api: made for hook API 1, but this engine-core has 3 and accepts none before 2: "
-        "update the plugin, or install an older engine-core"
-    )
-    assert refusal_of(AlgorithmMetadata, **fields) == expected
+    assert [AlgorithmMetadata(hook_api=number).hook_api for number in (2, 3)] == [2, 3]
+    for fields in ({"hook_api": 1}, {"name": "old"}):
+        assert refusal_of(AlgorithmMetadata, **fields) == (
+            "hook_api: made for hook API 1, but this engine-core has 3 and accepts none before 2: "
+            "update the plugin, or install an older engine-core"
+        )
 
 
-@pytest.mark.parametrize("number", ["1", 1.0, True, None])
-def test_a_number_is_an_integer(number):
-    assert refusal_of(PassMetadata, hook_api=number) == f"hook_api: Input should be a valid integer, not {number!r}"
+def test_a_number_is_an_integer_and_one_that_is_too_high_says_update_engine_core():
+    assert (HOOK_API, metadata.OLDEST_HOOK_API) == (1, 1)
+    for model in (AlgorithmMetadata, PassMetadata):
+        expected = "hook_api: made for hook API 2, but this engine-core has 1: update engine-core"
+        assert refusal_of(model, hook_api=2) == expected
+    for number in ("1", 1.0, True, None):
+        expected = f"hook_api: Input should be a valid integer, not {number!r}"
+        assert refusal_of(PassMetadata, hook_api=number) == expected
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 import inspect
 from operator import attrgetter
 
-import pytest
-
 import engine_core
 from engine_core import (
     Algorithm,
@@ -61,12 +59,10 @@ METHODS = [
     (Algorithm.match, "self event state"),
     (Algorithm.apply, "self event state logger"),
     (Algorithm.validate, "self state"),
-    (Algorithm.state_dict, "self"),
     (Algorithm.load_state_dict, "self state"),
     (Callback.close, "self state logger"),
-    (Callback.post_close, "self"),
-    (Callback.state_dict, "self"),
     (Callback.load_state_dict, "self state"),
+    *((method, "self") for method in (Algorithm.state_dict, Callback.state_dict, Callback.post_close)),
     (LoggerDestination.log_metrics, "self metrics step"),
     (LoggerDestination.log_hyperparameters, "self hyperparameters"),
     (LoggerDestination.log_traces, "self traces"),
@@ -75,117 +71,58 @@ METHODS = [
     (State.batch_get_item, "self key"),
     (State.batch_set_item, "self key value"),
     (State.derive_seed, "self name"),
-    (State.get_elapsed_duration, "self"),
-    (State.stop_training, "self"),
+    *((method, "self") for method in (State.get_elapsed_duration, State.stop_training, Engine.restoring)),
     (Engine.run_event, "self event"),
-    (Engine.restoring, "self"),
     (passes.sort_to_front, "list_to_sort cls"),
     (passes.sort_to_back, "list_to_sort cls"),
 ]
 
 
-def test_its_events_are_there_in_this_order():
+def test_its_events_are_there_in_this_order_and_its_pairs_are_pairs():
     promised = EVENTS.split()
     assert [event.value for event in Event if event.value in promised] == promised
-
-
-def test_its_pairs_are_pairs():
     halves = [pair.split("-") for pair in PAIRS.split()]
     assert [[first, Event(first).partner] for first, _ in halves] == halves
 
 
-def test_its_hooks_have_these_arguments():
+def test_its_hooks_have_these_arguments_its_traces_these_fields_and_its_entry_points_these_groups():
     assert {"event", "state", "logger", "traces"} <= set(ARGUMENTS)
-
-
-@pytest.mark.parametrize("name", STATE.split())
-def test_its_fields_of_state_are_there(name):
-    assert hasattr(State(), name)
-
-
-@pytest.mark.parametrize(("name", "now"), MOVED.items())
-def test_its_fields_of_state_that_have_moved_are_read_set_and_given_under_their_names(name, now):
-    given, told, plain = object(), object(), State()
-    state = State(**{name: given}, seed=3)
-    assert (attrgetter(now)(state), state.seed) == (given, 3)
-    setattr(state, name, told)
-    assert (getattr(state, name), attrgetter(now)(state)) == (told, told)
-    assert getattr(plain, name) is attrgetter(now)(State())
-
-
-@pytest.mark.parametrize("field", WRITABLE)
-def test_its_fields_of_state_may_be_declared_as_written(field):
-    assert AlgorithmMetadata(writes=(field,)).writes == (field,)
-
-
-@pytest.mark.parametrize(
-    ("model", "promised"),
-    [
-        (
-            AlgorithmMetadata,
-            {
-                "name": None,
-                "description": "",
-                "events": None,
-                "tags": (),
-                "before": (),
-                "after": (),
-                "around": (),
-                "within": (),
-                "requires": (),
-                "conflicts": (),
-                "writes": None,
-                "hook_api": 1,
-            },
-        ),
-        (
-            PassMetadata,
-            {
-                "name": None,
-                "description": "",
-                "stage": "placement",
-                "before": (),
-                "after": (),
-                "events": None,
-                "pure": True,
-                "changes_members": False,
-                "hook_api": 1,
-            },
-        ),
-    ],
-)
-def test_its_metadata_has_these_fields_and_defaults_and_new_ones_may_be_left_out(model, promised):
-    assert {name: value for name, value in model().model_dump().items() if name in promised} == promised
-
-
-@pytest.mark.parametrize(("method", "promised"), METHODS, ids=lambda part: getattr(part, "__qualname__", ""))
-def test_its_methods_take_these_arguments_and_need_no_others(method, promised):
-    parameters = list(inspect.signature(method).parameters.values())
-    names = promised.split()
-    assert [p.name for p in parameters][: len(names)] == names
-    assert [p.name for p in parameters[len(names) :] if p.default is p.empty] == []
-
-
-def test_its_properties_say_no_unless_they_are_overridden():
-    class Plain(Algorithm):
-        def match(self, event, state):
-            return False
-
-        def apply(self, event, state, logger): ...
-
-    plain = Plain()
-    assert (plain.backwards_create_graph, plain.find_unused_parameters, plain.required_on_load()) == (False,) * 3
-    assert (plain.state_dict(), Callback().state_dict()) == ({}, {})
-
-
-def test_its_traces_have_these_fields():
     assert Trace._fields[:5] == ("name", "event", "exit_code", "order", "run")
-
-
-def test_its_entry_points_are_these_groups():
     assert {"algorithms", "passes", "callbacks"} <= set(KINDS)
 
 
-@pytest.mark.parametrize("name", NAMES.split())
-def test_its_names_are_handed_out(name):
-    assert getattr(engine_core, name) is not None
+def test_its_names_and_fields_of_state_are_there():
+    assert [name for name in NAMES.split() if getattr(engine_core, name) is None] == []
+    assert [name for name in STATE.split() if not hasattr(State(), name)] == []
+
+
+def test_its_fields_of_state_that_have_moved_are_read_set_and_given_under_their_names():
+    for name, now in MOVED.items():
+        given, told, plain = object(), object(), State()
+        state = State(**{name: given}, seed=3)
+        assert (attrgetter(now)(state), state.seed) == (given, 3)
+        setattr(state, name, told)
+        assert (getattr(state, name), attrgetter(now)(state)) == (told, told)
+        assert getattr(plain, name) is attrgetter(now)(State())
+
+
+def test_its_fields_of_state_may_be_declared_as_written():
+    assert AlgorithmMetadata(writes=WRITABLE).writes == WRITABLE
+
+
+def test_its_metadata_has_these_fields_and_defaults_and_new_ones_may_be_left_out():
+    both = {"name": None, "description": "", "events": None, "before": (), "after": (), "hook_api": 1}
+    lists = ("tags", "around", "within", "requires", "conflicts")
+    for model, promised in [
+        (AlgorithmMetadata, {**both, **dict.fromkeys(lists, ()), "writes": None}),
+        (PassMetadata, {**both, "stage": "placement", "pure": True, "changes_members": False}),
+    ]:
+        assert {name: value for name, value in model().model_dump().items() if name in promised} == promised
+
+
+def test_its_methods_take_these_arguments_and_need_no_others():
+    for method, promised in METHODS:
+        parameters = list(inspect.signature(method).parameters.values())
+        names = promised.split()
+        assert [p.name for p in parameters][: len(names)] == names
+        assert [p.name for p in parameters[len(names) :] if p.default is p.empty] == []

@@ -4,7 +4,6 @@ import pluggy
 import pytest
 
 from engine_core import (
-    Algorithm,
     AlgorithmMetadata,
     Callback,
     Engine,
@@ -15,7 +14,10 @@ from engine_core import (
     hookimpl,
 )
 
+from .parts import Always
+
 calls: list[str] = []
+PLAIN = ["algorithm", "callback", "destination"]
 
 
 @pytest.fixture(autouse=True)
@@ -23,11 +25,8 @@ def forget():
     calls.clear()
 
 
-class Alg(Algorithm):
+class Alg(Always):
     metadata = AlgorithmMetadata(events=("init", "batch_end"))
-
-    def match(self, event, state):
-        return True
 
     def apply(self, event, state, logger):
         calls.append("algorithm")
@@ -54,10 +53,9 @@ class Plain:
     @hookimpl
     def batch_end(self):
         calls.append(self.name)
+        return "what it returns does not matter"
 
-    @hookimpl
-    def init(self):
-        calls.append(self.name)
+    init = batch_end
 
 
 class Early:
@@ -91,8 +89,11 @@ class Inner:
         return result
 
 
-def make():
-    return Engine(State(algorithms=[Alg()], callbacks=[Cb()]), Logger([Dest()]))
+def make(*plugins):
+    engine = Engine(State(algorithms=[Alg()], callbacks=[Cb()]), Logger([Dest()]))
+    for plugin in plugins:
+        engine.host.register(plugin)
+    return engine
 
 
 def test_the_host_is_pluggys_manager_with_a_spec_for_each_event():
@@ -107,63 +108,29 @@ def test_an_implementation_gets_the_arguments_that_it_names():
         def batch_end(self, traces, event, logger, state):
             calls.append((list(traces), event, logger is engine.logger, state is engine.state))
 
-    engine = make()
-    engine.host.register(Curious())
+    engine = make(Curious())
     engine.run_event("batch_end")
-    assert calls == ["algorithm", "callback", "destination", (["Alg/BATCH_END"], Event.BATCH_END, True, True)]
+    assert calls == [*PLAIN, (["Alg/BATCH_END"], Event.BATCH_END, True, True)]
 
 
-def test_a_wrapper_surrounds_algorithms_callbacks_destinations_and_implementations():
-    engine = make()
-    engine.host.register(Plain())
-    engine.host.register(Wrapper())
-    engine.run_event("batch_end")
-    assert calls == ["wrapper in", "algorithm", "callback", "destination", "plain", "wrapper out"]
-
-
-def test_at_init_it_is_the_other_way_round():
-    engine = make()
-    engine.host.register(Plain())
-    engine.host.register(Wrapper())
-    engine.run_event("init")
-    assert calls == ["wrapper in", "destination", "callback", "plain", "algorithm", "wrapper out"]
-
-
-def test_the_later_of_two_wrappers_is_the_outer_one():
-    engine = make()
-    engine.host.register(Wrapper("first"))
-    engine.host.register(Wrapper("second"))
-    engine.run_event("batch_end")
-    assert calls[:2] + calls[-2:] == ["second in", "first in", "first out", "second out"]
-
-
-def test_the_algorithms_are_innermost_even_to_a_trylast_wrapper_that_comes_later():
-    engine = make()
-    engine.host.register(Wrapper())
-    engine.host.register(Inner())
-    engine.run_event("batch_end")
-    assert calls == [
-        "wrapper in",
-        "inner in",
-        "algorithm",
-        "callback",
-        "destination",
-        "inner out",
-        "wrapper out",
-    ]
-
-
-def test_a_tryfirst_implementation_runs_before_callbacks_but_after_algorithms():
-    engine = make()
-    engine.host.register(Early())
-    engine.run_event("batch_end")
-    assert calls == ["algorithm", "early", "callback", "destination"]
+@pytest.mark.parametrize(
+    ("plugins", "event", "order"),
+    [
+        ([Plain(), Wrapper()], "batch_end", ["wrapper in", *PLAIN, "plain", "wrapper out"]),
+        ([Plain(), Wrapper()], "init", ["wrapper in", *PLAIN[:0:-1], "plain", "algorithm", "wrapper out"]),
+        ([Wrapper("a"), Wrapper("b")], "batch_end", ["b in", "a in", *PLAIN, "a out", "b out"]),
+        ([Wrapper(), Inner()], "batch_end", ["wrapper in", "inner in", *PLAIN, "inner out", "wrapper out"]),
+        ([Early()], "batch_end", ["algorithm", "early", "callback", "destination"]),
+    ],
+    ids=["wrapper", "init", "two wrappers", "trylast wrapper", "tryfirst"],
+)
+def test_wrappers_surround_all_and_of_the_rest_algorithms_come_first_and_at_init_last(plugins, event, order):
+    make(*plugins).run_event(event)
+    assert calls == order
 
 
 def test_the_order_is_the_same_after_the_algorithms_were_edited():
-    engine = make()
-    for plugin in (Plain("one"), Plain("two"), Wrapper(), Inner(), Early()):
-        engine.host.register(plugin)
+    engine = make(Plain("one"), Plain("two"), Wrapper(), Inner(), Early())
     engine.run_event("batch_end")
     before = calls.copy()
     calls.clear()
@@ -175,14 +142,12 @@ def test_the_order_is_the_same_after_the_algorithms_were_edited():
 
 
 def test_plugins_come_and_go_between_events():
-    engine = make()
-    plugin = Plain()
-    for step in (lambda: None, lambda: engine.host.register(plugin), lambda: engine.host.unregister(plugin)):
-        step()
-        engine.run_event("batch_end")
-        calls.append("|")
-    plain = ["algorithm", "callback", "destination"]
-    assert calls == [*plain, "|", *plain, "plain", "|", *plain, "|"]
+    engine, plugin = make(), Plain()
+    assert engine.host.register(plugin, name="mine") == "mine"
+    engine.run_event("batch_end")
+    assert engine.host.unregister(name="mine") is plugin
+    engine.run_event("batch_end")
+    assert calls == [*PLAIN, "plain", *PLAIN]
 
 
 def test_a_plugin_may_come_while_an_event_runs_and_hears_the_next_one():
@@ -198,15 +163,6 @@ def test_a_plugin_may_come_while_an_event_runs_and_hears_the_next_one():
     assert calls == ["guest"]
 
 
-def test_a_plugin_is_found_and_unregistered_by_its_name():
-    engine = make()
-    plugin = Plain()
-    assert engine.host.register(plugin, name="mine") == "mine"
-    assert engine.host.unregister(name="mine") is plugin
-    engine.run_event("batch_end")
-    assert calls == ["algorithm", "callback", "destination"]
-
-
 def test_unregistering_everything_removes_the_callbacks_until_something_changes():
     engine = make()
     for plugin in engine.host.get_plugins():
@@ -215,66 +171,35 @@ def test_unregistering_everything_removes_the_callbacks_until_something_changes(
     engine.state.algorithms.clear()
     engine.run_event("batch_end")
     engine.close()
-    assert calls == ["algorithm", "callback", "destination"]
+    assert calls == PLAIN
 
 
 def test_a_module_may_be_a_plugin(install):
     text = "from engine_core import hookimpl\nseen = []\n\n@hookimpl\ndef batch_end(event):\n    seen.append(event)\n"
     install("any-plugin", modules={"hook_module": text})
     module = pytest.importorskip("hook_module")
-    engine = make()
-    engine.host.register(module)
-    engine.run_event("batch_end")
+    make(module).run_event("batch_end")
     assert module.seen == [Event.BATCH_END]
 
 
-def test_what_implementations_return_does_not_matter():
-    class Talking:
-        @hookimpl
-        def batch_end(self):
-            return "listen to me"
-
+def test_monitoring_sees_every_event_as_it_happens_until_it_is_undone_and_may_start_again():
     engine = make()
-    engine.host.register(Talking())
-    assert list(engine.run_event("batch_end")) == ["Alg/BATCH_END"]
 
+    def monitor():
+        return engine.host.add_hookcall_monitoring(
+            lambda name, implementations, arguments: calls.append(f"before {name}"),
+            lambda outcome, name, implementations, arguments: calls.append(f"after {name}"),
+        )
 
-@pytest.mark.parametrize("event", [Event.FIT_START, Event.BATCH_END, Event.INIT], ids=["none", "all", "init"])
-def test_monitoring_sees_every_event(event):
-    engine = make()
-    undo = engine.host.add_hookcall_monitoring(
-        lambda name, implementations, arguments: calls.append(f"before {name}"),
-        lambda outcome, name, implementations, arguments: calls.append(f"after {name}"),
-    )
-    engine.run_event(event)
-    undo()
-    engine.run_event(event)
-    seen = [call for call in calls if " " in call]
-    assert seen == [f"before {event}", f"after {event}"]
-
-
-def test_monitoring_may_be_stopped_twice_and_started_again():
-    engine = Engine(State(), Logger())
-
-    def start():
-        return engine.host.add_hookcall_monitoring(lambda *seen: calls.append(seen[0]), lambda *seen: None)
-
-    undo = start()
-    undo()
-    undo()
-    start()
-    engine.run_event("fit_end")
-    assert calls == ["fit_end"]
-
-
-def test_monitoring_sees_an_event_that_only_algorithms_listen_to_as_it_happens():
-    engine = Engine(State(algorithms=[Alg()]), Logger())
-    engine.host.add_hookcall_monitoring(
-        lambda name, implementations, arguments: calls.append("before"),
-        lambda outcome, name, implementations, arguments: calls.append("after"),
-    )
-    engine.run_event("batch_end")
-    assert calls == ["before", "algorithm", "after"]
+    for event, happens in (("fit_start", []), ("batch_end", PLAIN), ("init", [*PLAIN[:0:-1], "algorithm"])):
+        undo = monitor()
+        engine.run_event(event)
+        undo()
+        undo()
+        assert calls == [f"before {event}", *happens, f"after {event}"]
+        engine.run_event(event)
+        assert calls[len(happens) + 2 :] == happens
+        calls.clear()
 
 
 def test_pluggys_tracing_works():

@@ -26,51 +26,34 @@ def test_a_name_says_loader_result_and_direction(metric, key, label, smaller_is_
     assert (monitor.key, monitor.label, monitor.smaller_is_better) == (key, label, smaller_is_better)
 
 
-@pytest.mark.parametrize("metric", ["", "loss", "/loss", "eval/", "min:", "max:loss"])
-def test_what_names_no_result_is_refused(metric):
-    with pytest.raises(ArgumentError, match=f"metric={metric!r} has to be the label of an evaluation loader"):
-        Monitor(metric)
-
-
-def test_anything_but_a_name_is_refused():
+def test_what_names_no_result_is_refused():
+    for metric in ("", "loss", "/loss", "eval/", "min:", "max:loss"):
+        with pytest.raises(ArgumentError, match=f"metric={metric!r} has to be the label of an evaluation loader"):
+            Monitor(metric)
     with pytest.raises(ArgumentTypeError, match=r"metric=3 \(int\) has to be a name"):
         Monitor(3)
 
 
-@pytest.mark.parametrize(("value", "smaller", "larger"), [(0.25, True, False), (0.5, False, False), (1.0, False, True)])
-def test_better_is_smaller_or_larger_by_more_than_asked_for(value, smaller, larger):
-    assert Monitor("min:eval/x").is_better(value, 0.5) is smaller
-    assert Monitor("max:eval/x").is_better(value, 0.5) is larger
-    assert not Monitor("min:eval/x").is_better(value, 0.5, by_more_than=0.5)
-    assert Monitor("max:eval/x").is_better(value, 0.5, by_more_than=0.25) is larger
+def test_better_is_smaller_or_larger_by_more_than_asked_for_and_finite():
+    small, large = Monitor("min:eval/x"), Monitor("max:eval/x")
+    for value, smaller, larger in ((0.25, True, False), (0.5, False, False), (1.0, False, True)):
+        assert (small.is_better(value, 0.5), large.is_better(value, 0.5)) == (smaller, larger)
+        assert not small.is_better(value, 0.5, by_more_than=0.5)
+        assert large.is_better(value, 0.5, by_more_than=0.25) is larger
+    assert small.is_better(1e30, None)
+    for monitor in (small, large):
+        for value in (math.nan, math.inf, -math.inf):
+            assert (monitor.is_better(value, 0.5), monitor.is_better(value, None)) == (False, False)
+            assert not monitor.reaches(value, 0.5)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("metric", ["min:eval/x", "max:eval/x"])
-def test_a_value_that_is_not_finite_is_never_better_and_reaches_nothing(metric, value):
-    assert not Monitor(metric).is_better(value, 0.5)
-    assert not Monitor(metric).is_better(value, None)
-    assert not Monitor(metric).reaches(value, 0.5)
-
-
-def test_any_finite_value_is_better_than_none():
-    assert Monitor("eval/loss").is_better(1e30, None)
-
-
-def test_the_nearest_result_is_suggested():
-    state = State(metrics={"eval/loss": 0.5, "eval/accuracy": 0.75})
+def test_the_nearest_result_and_the_nearest_loader_are_suggested():
+    state = State(metrics={"eval/loss": 0.5, "eval/accuracy": 0.75}, evaluators={"valid": [], "test": []})
     assert Monitor("eval/accuracy").value_in(state) == 0.75
     with pytest.raises(ArgumentError, match=r"no result 'eval/acuracy'; did you mean 'eval/accuracy'\?"):
         Monitor("eval/acuracy").value_in(state)
-
-
-def test_the_nearest_loader_is_suggested():
-    state = State(evaluators={"valid": [], "test": []})
     Monitor("test/loss").check_loader(state)
     with pytest.raises(ArgumentError, match=r"no evaluation loader is called 'vaild', .*; did you mean 'valid'\?"):
         Monitor("vaild/loss").check_loader(state)
-
-
-def test_without_a_loader_it_says_what_to_do():
     with pytest.raises(ArgumentError, match=r"nothing is evaluated.* give eval_dataloader to the Trainer"):
         Monitor("eval/loss").check_loader(State())

@@ -2,39 +2,39 @@
 
 import pytest
 
-from engine_core import Algorithm, AlgorithmMetadata, Engine, Logger, State
-from engine_core.errors import EngineError, MetadataError, OrderWarning
+from engine_core import Engine, Logger, State
+from engine_core.errors import EngineError, OrderWarning
+
+from .parts import made, source_of
 
 
-def algorithm(class_name, **fields):
-    same = {"metadata": AlgorithmMetadata(events=("init",), **fields), "match": lambda *_: True, "apply": lambda *_: 0}
-    return type(class_name, (Algorithm,), same)()
+def at_init(class_name, /, **metadata):
+    return made(class_name, events=("init",), **metadata)
 
 
-def made(*algorithms):
+def start(*algorithms):
     Engine(State(algorithms=list(algorithms)), Logger()).close()
 
 
 def told(*algorithms):
     with pytest.warns(OrderWarning) as caught:
-        made(*algorithms)
+        start(*algorithms)
     return [str(warning.message) for warning in caught]
 
 
-@pytest.mark.parametrize("relation", ["before", "after", "conflicts"])
 @pytest.mark.parametrize(
-    ("reference", "other", "meant"),
+    ("relation", "reference", "other", "meant"),
     [
-        ("BigThing", algorithm("BigThing"), "big_thing"),
-        ("BigThing", algorithm("BigThing", name="huge"), "huge"),
-        ("bigthing", algorithm("BigThing"), "big_thing"),
-        ("big-thing", algorithm("BigThing"), "big_thing"),
-        ("label_smothing", algorithm("LabelSmoothing"), "label_smoothing"),
-        ("augmentation", algorithm("Flip", tags=("augmentation",)), "@augmentation"),
+        ("before", "BigThing", at_init("BigThing"), "big_thing"),
+        ("after", "BigThing", at_init("BigThing", name="huge"), "huge"),
+        ("conflicts", "bigthing", at_init("BigThing"), "big_thing"),
+        ("before", "big-thing", at_init("BigThing"), "big_thing"),
+        ("after", "label_smoothng", at_init("LabelSmoothing"), "label_smoothing"),
+        ("before", "augmentation", at_init("Flip", tags=("augmentation",)), "@augmentation"),
     ],
 )
 def test_the_name_to_write_is_suggested(relation, reference, other, meant):
-    assert told(algorithm("Small", **{relation: (reference,)}), other) == [
+    assert told(at_init("Small", **{relation: (reference,)}), other) == [
         (
             f"{relation}={reference!r} in the metadata of Small has no effect: no algorithm here has that name; "
             f"did you mean {meant!r}?"
@@ -45,40 +45,27 @@ def test_the_name_to_write_is_suggested(relation, reference, other, meant):
 @pytest.mark.parametrize(
     "algorithms",
     [
-        [algorithm("A", before=("b",))],
-        [algorithm("A", before=("augmix",)), algorithm("B", name="augmixx")],
-        [algorithm("A", before=("scale_layers_1",)), algorithm("B", name="scale_layers_2")],
-        [algorithm("A", before=("a",))],
-        [algorithm("A", before=("BigThing",)), algorithm("B", name="BigThing"), algorithm("BigThing", name="other")],
-        [algorithm("A", before=("@big_thin",)), algorithm("BigThing")],
+        [at_init("A", before=("b",))],
+        [at_init("A", before=("augmix",)), at_init("B", name="augmixx")],
+        [at_init("A", before=("scale_layers_1",)), at_init("B", name="scale_layers_2")],
+        [at_init("A", before=("a",))],
+        [at_init("A", before=("BigThing",)), at_init("B", name="BigThing"), at_init("BigThing", name="other")],
+        [at_init("A", before=("@big_thin",)), at_init("BigThing")],
     ],
     ids=["absent", "short names", "other numbers", "its own name", "a registered name", "a tag"],
 )
 def test_a_name_that_may_be_meant_as_written_causes_no_warning(algorithms):
-    made(*algorithms)
+    start(*algorithms)
 
 
 def test_the_name_of_another_installed_algorithm_causes_no_warning(install):
-    text = "from engine_core import Algorithm\n\nclass Smothing(Algorithm):\n    match = apply = lambda *_: 0\n"
-    install("smothing", {"algorithms": {"label_smothing": "smothing:Smothing"}}, {"smothing": text})
-    made(algorithm("A", before=("label_smothing",)), algorithm("LabelSmoothing"))
+    install("other", {"algorithms": {"label_smoothng": "other:Other"}}, {"other": source_of("Other")})
+    start(at_init("A", before=("label_smoothng",)), at_init("LabelSmoothing"))
 
 
 def test_a_requirement_by_class_name_is_refused_with_the_name_to_write():
     with pytest.raises(EngineError) as error:
-        made(algorithm("Small", requires=("BigThing",)), algorithm("BigThing"))
+        start(at_init("Small", requires=("BigThing",)), at_init("BigThing"))
     assert str(error.value) == (
         "'small' (Small) requires 'BigThing', and no such algorithm is listed; did you mean 'big_thing'?"
     )
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"name": "ema", "requires": ("ema",)}, "requires: 'ema' names itself"),
-        ({"requires": ("@x", "y"), "conflicts": ("@x",)}, "'@x' is in both requires and conflicts"),
-    ],
-)
-def test_what_can_never_be_met_is_refused_when_it_is_declared(fields, message):
-    with pytest.raises(MetadataError, match=message):
-        AlgorithmMetadata(**fields)

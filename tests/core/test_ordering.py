@@ -2,7 +2,7 @@ import itertools
 from itertools import permutations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_core.errors import OrderError
@@ -24,40 +24,16 @@ def holds(order, edges):
     return all(order.index(edge.first) < order.index(edge.second) for edge in edges)
 
 
-@given(acyclic())
-def test_the_result_has_each_name_once_and_respects_each_edge(case):
-    names, edges = case
-    result = stable_sort(names, edges)
-    assert sorted(result) == sorted(names)
-    assert holds(result, edges)
-
-
+@settings(max_examples=60)
 @given(acyclic())
 def test_of_all_orders_that_respect_the_edges_it_is_the_first_by_given_places(case):
     names, edges = case
     allowed = [order for order in permutations(names) if holds(order, edges)]
-    assert tuple(stable_sort(names, edges)) == min(allowed, key=lambda order: [names.index(name) for name in order])
+    first = min(allowed, key=lambda order: [names.index(name) for name in order])
+    assert tuple(stable_sort(names, edges)) == tuple(stable_sort(names, edges[::-1] * 2)) == first
 
 
-@given(st.permutations(NAMES))
-def test_without_edges_the_given_order_stays(names):
-    assert stable_sort(names, []) == names
-
-
-@given(acyclic())
-def test_an_order_that_respects_the_edges_stays(case):
-    names, edges = case
-    result = stable_sort(names, edges)
-    assert stable_sort(result, edges) == result
-
-
-@given(acyclic(), st.randoms(use_true_random=False))
-def test_the_order_of_the_edges_and_their_repetition_does_not_matter(case, random):
-    names, edges = case
-    again = random.sample(edges * 2, len(edges) * 2)
-    assert stable_sort(names, again) == stable_sort(names, edges)
-
-
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(NAMES)), max_size=8))
 def test_it_refuses_exactly_what_no_order_can_satisfy(pairs):
     edges = [Edge(first, second, "test") for first, second in pairs]
@@ -85,11 +61,7 @@ def test_a_cycle_is_printed_with_the_declaration_of_each_edge():
     ]
 
 
-def test_a_name_before_itself_is_a_cycle():
-    with pytest.raises(OrderError, match="a before a: declared by A"):
-        stable_sort(NAMES, [Edge("a", "a", "A")])
-
-
+@settings(max_examples=60)
 @given(st.lists(st.sampled_from("abcdef"), unique=True), st.lists(st.sampled_from("abcdef"), unique=True))
 def test_as_few_as_possible_moved_and_the_rest_kept_their_order(before, after):
     moved = who_moved(before, after)

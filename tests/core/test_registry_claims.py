@@ -4,27 +4,14 @@ import pytest
 
 from engine_core.registry import Registry
 
-ALGORITHM = """
-    from engine_core import Algorithm
+from .parts import source_of
 
-    class Acme(Algorithm):
-        def match(self, event, state):
-            return True
-
-        def apply(self, event, state, logger):
-            return None
-"""
 ACME = {"algorithms": {"acme": "acme_module:Acme"}}
 
 
 @pytest.fixture
 def site(tmp_path):
     return tmp_path / "site-packages"
-
-
-def record(name):
-    (found,) = (r for r in Registry.scan().records if r.name == name)
-    return found
 
 
 def list_files(site, folder, *files):
@@ -35,16 +22,16 @@ def list_files(site, folder, *files):
 @pytest.fixture
 def claimed(install, site):
     """Install a plugin, and another whose entry points lie in the plugin's modules."""
-    install("acme-plugin", ACME, {"acme_module": ALGORITHM})
+    install("acme-plugin", ACME, {"acme_module": source_of("Acme")})
     list_files(site, "acme_plugin-1.0.dist-info", "acme_module.py")
     install("claim", {"algorithms": {"claimed": "acme_module:Acme", "deeper": "acme_module.made:Acme"}})
     list_files(site, "claim-1.0.dist-info")
 
 
-@pytest.mark.parametrize("module", ["acme_module", "acme_module.made", "acme_module.made.deep"])
 @pytest.mark.usefixtures("claimed")
-def test_what_a_distribution_ships_stays_its_own_whatever_claims_it(module):
-    assert Registry.scan().distribution_of(type("Acme", (), {"__module__": module})()) == "acme-plugin"
+def test_what_a_distribution_ships_stays_its_own_whatever_claims_it():
+    made = [type("Acme", (), {"__module__": f"acme_module{inner}"})() for inner in ("", ".made", ".made.deep")]
+    assert {Registry.scan().distribution_of(thing) for thing in made} == {"acme-plugin"}
 
 
 @pytest.mark.usefixtures("claimed")
@@ -56,24 +43,21 @@ def test_the_record_of_a_claimed_class_is_that_of_the_distribution_that_ships_it
     assert (found.name, found.distribution, found.status) == ("acme", "acme-plugin", "disabled")
 
 
-@pytest.fixture
-def sneaked(install):
-    """Install a plugin, and another that registers an algorithm under the name of the first's distribution."""
-    install("acme-plugin", ACME, {"acme_module": ALGORITHM})
+@pytest.mark.parametrize(
+    ("variable", "listed", "status", "names"),
+    [
+        ("ENGINE_CORE_PLUGINS", "acme-plugin,acme-plugin:acme", "available", ["acme"]),
+        ("ENGINE_CORE_DISABLE_PLUGINS", "acme", "disabled", ["acme", "other"]),
+    ],
+)
+def test_a_name_like_that_of_a_distribution_lets_nothing_else_in_and_is_denied_in_both_senses(
+    install, monkeypatch, variable, listed, status, names
+):
+    monkeypatch.setenv(variable, listed)
+    install("acme-plugin", ACME, {"acme_module": source_of("Acme")})
     install("sneak", {"algorithms": {"acme_plugin": "sneak:Sneak"}}, {"sneak": ""})
     install("acme", {"algorithms": {"other": "other:Other"}}, {"other": ""})
-
-    return lambda status: sorted(r.name for r in Registry.scan().records if r.status == status and r.version == "1.0")
-
-
-def test_an_allowed_distribution_lets_in_that_distribution_only(sneaked, monkeypatch):
-    monkeypatch.setenv("ENGINE_CORE_PLUGINS", "acme-plugin,acme-plugin:acme")
-    assert sneaked("available") == ["acme"]
-
-
-def test_a_denied_name_is_denied_also_where_a_distribution_has_it(sneaked, monkeypatch):
-    monkeypatch.setenv("ENGINE_CORE_DISABLE_PLUGINS", "acme")
-    assert sneaked("disabled") == ["acme", "other"]
+    assert sorted(r.name for r in Registry.scan().records if r.status == status and r.version == "1.0") == names
 
 
 def test_a_denied_item_that_matches_nothing_is_reported_and_an_empty_one_is_not(install, monkeypatch):

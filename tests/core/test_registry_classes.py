@@ -1,7 +1,6 @@
 """Which record a class has: the one that leads to it, whatever other classes of the distribution are called."""
 
 import importlib
-import subprocess
 import sys
 
 import pytest
@@ -55,7 +54,7 @@ def made(module, path):
     return found()
 
 
-OF_A_CLASS = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     ("name", "module", "path"),
     [
         ("image_mix", "twop.image", "Mix"),
@@ -65,51 +64,27 @@ OF_A_CLASS = pytest.mark.parametrize(
         ("shown", "twop.shown", "Shown"),
     ],
 )
-
-
-@OF_A_CLASS
-def test_a_class_has_the_record_that_leads_to_it(deny, name, module, path):
+def test_a_class_is_denied_and_accepted_by_the_record_that_leads_to_it(deny, name, module, path):
     importlib.import_module("twop.late")
     assert deny().identify(made(module, path)).name == name
-
-
-@OF_A_CLASS
-def test_a_denied_class_is_refused_where_an_instance_is_passed(deny, name, module, path):
     deny(name)
     with pytest.raises(PluginError, match=f"is '{name}' of two-plugin 1.0, which is disabled: listed in"):
         Engine(State(algorithms=[made(module, path)]), Logger())
-
-
-@OF_A_CLASS
-def test_a_class_that_is_not_denied_is_accepted_although_all_others_are(deny, name, module, path):
     deny(*({*ENTRIES, "z_late"} - {name}))
     Engine(State(algorithms=[made(module, path)]), Logger()).close()
 
 
-@pytest.mark.parametrize("module", ["image", "text"])
-def test_a_subclass_that_is_named_like_its_base_has_the_record_of_its_base(deny, module):
-    base = type(made(f"twop.{module}", "Mix"))
-    assert deny().identify(type("Mix", (base,), {})()).name == f"{module}_mix"
-
-
-def test_a_subclass_of_another_name_has_no_record(deny):
-    base = type(made("twop.image", "Mix"))
-    assert deny().identify(type("Blend", (base,), {"__module__": __name__})()).record is None
+def test_a_subclass_has_the_record_of_its_base_if_it_is_named_like_it(deny):
+    for module in ("image", "text"):
+        base = type(made(f"twop.{module}", "Mix"))
+        assert deny().identify(type("Mix", (base,), {})()).name == f"{module}_mix"
+        assert deny().identify(type("Blend", (base,), {"__module__": __name__})()).record is None
 
 
 def test_a_class_whose_module_was_reloaded_has_the_record_that_it_had(deny):
     former = made("twop.text", "Mix")
     importlib.reload(sys.modules["twop.text"])
     assert deny().identify(former).name == "text_mix"
-
-
-@pytest.mark.usefixtures("deny")
-def test_explaining_one_of_two_classes_of_one_name_while_the_other_is_denied(tmp_path, monkeypatch):
-    monkeypatch.setenv("ENGINE_CORE_DISABLE_PLUGINS", "image_mix")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site-packages"))
-    command = [sys.executable, "-m", "engine_core", "explain", "--algorithms", "text_mix", "--event", "init"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "init: Mix runs alone\n", "")
 
 
 def test_nothing_is_imported_to_find_a_record(deny):

@@ -3,16 +3,9 @@ import pytest
 from engine_core.errors import PluginError
 from engine_core.registry import Registry
 
-GOOD = """
-    from engine_core import Algorithm
+from .parts import source_of
 
-    class Good(Algorithm):
-        def match(self, event, state):
-            return True
-
-        def apply(self, event, state, logger):
-            return None
-"""
+BROKEN = source_of("Broken")
 
 
 def record_of(name):
@@ -23,11 +16,10 @@ CONTRACT = "an algorithm has match(event, state) and apply(event, state, logger)
 FIX = "fix or uninstall broken-plugin, or disable it with ENGINE_CORE_DISABLE_PLUGINS=broken-plugin:broken"
 FAULTS = {
     "import error": (
-        "import there_is_no_such_module",
+        "import no_such_module",
         (
-            "ModuleNotFoundError: No module named 'there_is_no_such_module' (at FILE:1); broken-plugin does not "
-            "declare what it needs for 'there_is_no_such_module'; report it to its authors, and install the "
-            "distribution that has this module"
+            "ModuleNotFoundError: No module named 'no_such_module' (at FILE:1); broken-plugin does not declare what it "
+            "needs for 'no_such_module'; report it to its authors, and install the distribution that has this module"
         ),
     ),
     "own module": (
@@ -38,35 +30,13 @@ FAULTS = {
         ),
     ),
     "exit": ("import sys; sys.exit('no GPU here')", f"SystemExit: no GPU here (at FILE:1); {FIX}"),
-    "silent exit": ("\nraise SystemExit", f"SystemExit (at FILE:2); {FIX}"),
     "syntax": ("\ndef broken(:", f"SyntaxError: invalid syntax (at FILE:2); {FIX}"),
-    "any error": ("1 / 0", f"ZeroDivisionError: division by zero (at FILE:1); {FIX}"),
-    "lines": ("raise ValueError('a\\n  b')", f"ValueError: a b (at FILE:1); {FIX}"),
     "attribute": ("", f"AttributeError: module 'broken_module' has no attribute 'Broken'; {FIX}"),
     "instance": ("Broken = 3", f"TypeError: an entry point of kind algorithms must name a class, not 3; {FIX}"),
-    "no methods": (
-        "class Broken: pass",
-        f"TypeError: Broken has no match and no apply; {CONTRACT}; {FIX}",
-    ),
-    "no apply": (
-        GOOD.replace("Good", "Broken").replace("def apply", "def apply_it"),
-        f"TypeError: Broken has no apply; {CONTRACT}; {FIX}",
-    ),
-    "match's arguments": (
-        GOOD.replace("Good", "Broken").replace("(self, event, state):", "(self, event):"),
-        f"TypeError: Broken.match has to take (event, state): too many positional arguments; {FIX}",
-    ),
+    "no methods": ("class Broken: pass", f"TypeError: Broken has no match and no apply; {CONTRACT}; {FIX}"),
     "apply's arguments": (
-        GOOD.replace("Good", "Broken").replace("state, logger)", "state, logger, more)"),
+        BROKEN.replace("state, logger)", "state, logger, more)"),
         f"TypeError: Broken.apply has to take (event, state, logger): missing a required argument: 'more'; {FIX}",
-    ),
-    "unknown event": (
-        "from engine_core import AlgorithmMetadata\nAlgorithmMetadata(events=('init', 'befor_loss'))",
-        "AlgorithmMetadata: events[1]: 'befor_loss' is not an event; did you mean 'before_loss'? (at FILE:2); " + FIX,
-    ),
-    "unknown field": (
-        "from engine_core import AlgorithmMetadata\nAlgorithmMetadata(event=('init',))",
-        "AlgorithmMetadata: unknown field 'event'; did you mean 'events'? (at FILE:2); " + FIX,
     ),
     "two mistakes": (
         "from engine_core import AlgorithmMetadata\nAlgorithmMetadata(tags=3, writes=('los',))",
@@ -82,21 +52,9 @@ FAULTS = {
             "(at FILE:2); or install another version of broken-plugin"
         ),
     ),
-    "older hook API": (
-        "from engine_core import AlgorithmMetadata\nAlgorithmMetadata(hook_api=0)",
-        (
-            "AlgorithmMetadata: hook_api: made for hook API 0, but this engine-core has 1 and accepts none before 1: "
-            "update the plugin, or install an older engine-core (at FILE:2); or "
-            "install another version of broken-plugin"
-        ),
-    ),
     "async": (
-        GOOD.replace("Good", "Broken").replace("def apply", "async def apply"),
+        BROKEN.replace("def apply", "async def apply"),
         f"TypeError: Broken.apply is an async function, which the engine can't await; write it without async; {FIX}",
-    ),
-    "generator": (
-        GOOD.replace("Good", "Broken").replace("return True", "yield True"),
-        (f"TypeError: Broken.match is a generator function, so calling it runs nothing; write it without yield; {FIX}"),
     ),
     "control characters": (
         "raise ValueError('\\x1b[31m\\u202e\\udc80')",
@@ -110,16 +68,12 @@ FAULTS = {
         "class E(Exception):\n    def __str__(self): raise OSError\nraise E",
         f"E: it can't be shown, since its __str__ raises OSError (at FILE:3); {FIX}",
     ),
-    "metadata": (
-        GOOD.replace("Good", "Broken") + "\n        metadata = {'events': ['init']}",
-        f"TypeError: Broken.metadata is {{'events': ['init']}}; it has to be an AlgorithmMetadata(...); {FIX}",
-    ),
 }
 
 
 @pytest.mark.parametrize(("text", "reason"), FAULTS.values(), ids=FAULTS)
 def test_a_broken_algorithm_is_quarantined_with_the_reason_while_others_work(install, tmp_path, text, reason):
-    install("good-plugin", {"algorithms": {"good": "good_module:Good"}}, {"good_module": GOOD})
+    install("good-plugin", {"algorithms": {"good": "good_module:Good"}}, {"good_module": source_of("Good")})
     install("broken-plugin", {"algorithms": {"broken": "broken_module:Broken"}}, {"broken_module": text}, version="0.3")
     registry = Registry.scan()
     reason = reason.replace("FILE", str(tmp_path / "site-packages" / "broken_module.py"))
@@ -150,7 +104,11 @@ def test_what_is_missing_and_required_can_be_installed(install, tmp_path):
 
 
 def test_what_a_plugin_prints_while_it_is_imported_does_not_reach_stdout(install, capsys):
-    install("loud-plugin", {"algorithms": {"good": "loud_module:Good"}}, {"loud_module": GOOD + "\n    print('hello')"})
+    install(
+        "loud-plugin",
+        {"algorithms": {"good": "loud_module:Good"}},
+        {"loud_module": source_of("Good") + "print('hello')"},
+    )
     Registry.scan().load("algorithms", "good")
     assert capsys.readouterr() == ("", "hello\n")
 
@@ -165,42 +123,29 @@ def test_ctrl_c_while_a_plugin_is_imported_is_not_the_plugins_fault(install):
     assert record_of("slow").status == "available"
 
 
+MARKED = "from engine_core import algorithm_pass\n@algorithm_pass()\n"
+
+
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    ("kind", "text", "reason"),
     [
-        ("look = 3", "a pass is a function (algorithms, event) -> algorithms, not 3"),
-        ("class look: pass", "a pass is a function (algorithms, event) -> algorithms, not <class"),
+        ("passes", "broken = 3", "a pass is a function (algorithms, event) -> algorithms, not 3"),
+        ("passes", "class broken: pass", "a pass is a function (algorithms, event) -> algorithms, not <class"),
+        ("passes", "def broken(algorithms, event): pass", "a registered pass must be marked with @algorithm_pass(...)"),
+        ("passes", MARKED + "def broken(one): pass", "broken has to take (algorithms, event): too many positional"),
+        ("passes", MARKED + "async def broken(algorithms, event): pass", "a pass is an async function, which the"),
+        ("callbacks", "broken = 3", "an entry point of kind callbacks must name a class, not 3"),
+        ("callbacks", "class broken: pass", "broken has no method named after an event"),
         (
-            "def look(algorithms, event): return algorithms",
-            "a registered pass must be marked with @algorithm_pass(...)",
+            "callbacks",
+            "class broken:\n    async def init(self, state, logger): pass",
+            "broken.init is an async function",
         ),
-        (
-            "from engine_core import algorithm_pass\n@algorithm_pass()\ndef look(algorithms): return algorithms",
-            "look has to take (algorithms, event): too many positional arguments",
-        ),
-        (
-            "from engine_core import algorithm_pass\n@algorithm_pass()\nasync def look(algorithms, event): pass",
-            "a pass is an async function, which the engine can't await; write it without async",
-        ),
+        ("callbacks", "class broken:\n    def init(self): pass", "broken.init has to take (state, logger): too many"),
     ],
 )
-def test_a_registered_pass_has_to_be_a_marked_function(install, text, reason):
-    install("broken-plugin", {"passes": {"look": "broken_module:look"}}, {"broken_module": text})
+def test_a_registered_pass_is_a_marked_function_and_a_callback_a_class_that_listens(install, kind, text, reason):
+    install("broken-plugin", {kind: {"broken": "broken_module:broken"}}, {"broken_module": text})
     with pytest.raises(PluginError) as refusal:
-        Registry.scan().load("passes", "look")
+        Registry.scan().load(kind, "broken")
     assert reason in str(refusal.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("Broken = 3", "an entry point of kind callbacks must name a class, not 3"),
-        ("class Broken: pass", "Broken has no method named after an event"),
-        ("class Broken:\n    async def init(self, state, logger): pass", "Broken.init is an async function, which the"),
-        ("class Broken:\n    def init(self): pass", r"Broken.init has to take \(state, logger\): too many positional"),
-    ],
-)
-def test_a_registered_callback_has_to_be_a_class_that_listens(install, text, reason):
-    install("broken-plugin", {"callbacks": {"broken": "broken_module:Broken"}}, {"broken_module": text})
-    with pytest.raises(PluginError, match=reason):
-        Registry.scan().load("callbacks", "broken")

@@ -24,10 +24,8 @@ def refusal(name="acme"):
     return str(refused.value)
 
 
-@pytest.mark.parametrize("left", [None, "gone_module/__pycache__"])
-def test_a_dist_info_whose_module_is_gone_is_found_stale_when_it_is_loaded(install, site, left):
-    if left is not None:
-        (site / left).mkdir(parents=True)
+def test_a_dist_info_whose_module_is_gone_is_found_stale_when_it_is_loaded(install, site):
+    (site / "gone_module/__pycache__").mkdir(parents=True)  # which pip leaves
     install("acme-plugin", {"algorithms": {"acme": "gone_module.part:Acme"}})
     assert record().status == "available"
     assert refusal().endswith(
@@ -51,14 +49,10 @@ def test_two_versions_side_by_side_are_refused_as_it_is_unknown_which_one_is_imp
 
 def test_what_has_lost_its_metadata_is_refused(install, site):
     install("acme-plugin", ACME, {"acme_module": "raise AssertionError"}, metadata=False)
-    assert (record().distribution, record().version, record().status, record().reason) == (
-        "acme-plugin",
-        "?",
-        "broken",
-        (
-            f"{site / 'acme_plugin-1.0.dist-info'} has lost its METADATA; delete that folder, and install the "
-            "distribution again"
-        ),
+    assert (record().distribution, record().version, record().status) == ("acme-plugin", "?", "broken")
+    assert record().reason == (
+        f"{site / 'acme_plugin-1.0.dist-info'} has lost its METADATA; delete that folder, and install the "
+        "distribution again"
     )
 
 
@@ -82,7 +76,7 @@ def test_what_pip_leaves_of_an_interrupted_removal_is_ignored(install, site):
     assert [r for r in Registry.scan(refresh=True).records if r.name == "acme"] == []
 
 
-@pytest.mark.parametrize("value", ["not a value!!", "acme_module:", "", ":Acme", "acme_module"])
+@pytest.mark.parametrize("value", ["not a value!!", "", ":Acme", "acme_module"])
 def test_an_entry_point_that_names_nothing_breaks_its_own_distribution_at_most(install, value):
     install("acme-plugin", {"algorithms": {"acme": value}}, {"acme_module": ""})
     install("fine-plugin", {"algorithms": {"fine": "acme_module:Fine"}})
@@ -92,28 +86,23 @@ def test_an_entry_point_that_names_nothing_breaks_its_own_distribution_at_most(i
     assert Registry.scan().find("algorithms", "fine").status == "available"
 
 
-@pytest.mark.parametrize(
-    ("group", "meant"),
-    [
-        ("engine_core.algorithm", "did you mean 'engine_core.algorithms'?"),
-        ("engine_core.algos", "did you mean 'engine_core.algorithms'?"),
-        ("engine-core.algorithms", "did you mean 'engine_core.algorithms'?"),
-        ("engine_core_algorithms", "did you mean 'engine_core.algorithms'?"),
-        ("Engine_Core.Pass", "did you mean 'engine_core.passes'?"),
-    ],
-)
-def test_an_unknown_group_of_ours_is_a_finding_with_the_nearest(install, site, group, meant):
+def test_an_unknown_group_of_ours_is_a_finding_with_the_nearest(install, site):
     install("acme-plugin", {}, {"acme_module": ""})
-    entries = f"[{group}]\nacme = acme_module:Acme\n"
-    (site / "acme_plugin-1.0.dist-info" / "entry_points.txt").write_text(entries)
-    assert Registry.scan(refresh=True).findings == (
-        f"acme-plugin registers 'acme' in the unknown group {group!r}; {meant}",
-    )
+    for group, near in [
+        ("engine_core.algorithm", "algorithms"),
+        ("engine-core.algorithms", "algorithms"),
+        ("engine_core_algorithms", "algorithms"),
+        ("Engine_Core.Pass", "passes"),
+    ]:
+        entries = f"[{group}]\nacme = acme_module:Acme\n"
+        (site / "acme_plugin-1.0.dist-info" / "entry_points.txt").write_text(entries)
+        assert Registry.scan(refresh=True).findings == (
+            f"acme-plugin registers 'acme' in the unknown group {group!r}; did you mean 'engine_core.{near}'?",
+        )
 
 
-@pytest.mark.parametrize("value", ["acme_module:Acme [gpu]", "acme_module : Acme[gpu,more]"])
-def test_extras_of_an_entry_point_are_ignored(install, value):
-    install("acme-plugin", {"algorithms": {"acme": value}}, {"acme_module": ""})
+def test_extras_of_an_entry_point_are_ignored(install):
+    install("acme-plugin", {"algorithms": {"acme": "acme_module : Acme[gpu,more]"}}, {"acme_module": ""})
     assert (record().status, record().entry_point) == ("available", "acme_module:Acme")
 
 
@@ -123,22 +112,13 @@ def test_a_disabled_plugin_is_disabled_whatever_else_is_wrong_with_it(install, m
     assert (record().status, record().reason) == ("disabled", "listed in ENGINE_CORE_DISABLE_PLUGINS")
 
 
-@pytest.mark.parametrize("item", ["acme-plugin : acme", " ACME ", "Acme_Plugin\n", ",,acme,"])
-def test_white_space_and_spelling_in_a_list_do_not_matter(install, monkeypatch, item):
-    monkeypatch.setenv("ENGINE_CORE_DISABLE_PLUGINS", item)
-    install("acme-plugin", ACME, {"acme_module": ""})
-    assert record().status == "disabled"
-
-
 @pytest.mark.parametrize("variable", ["ENGINE_CORE_PLUGINS", "ENGINE_CORE_DISABLE_PLUGINS"])
 def test_a_probable_misspelling_in_a_list_is_reported(install, monkeypatch, variable):
     monkeypatch.setenv(variable, "acme-plugn, somebody-else, acme-plugin:acne, acme, profiler")
     install("acme-plugin", ACME, {"acme_module": ""})
+    nowhere = "which is not an installed plugin or distribution; did you mean"
     assert [doubt for doubt in Registry.scan().doubts if "somebody-else" not in doubt] == [
-        (
-            f"{variable} lists 'acme-plugin:acne', which is not an installed plugin or distribution; "
-            "did you mean 'acme-plugin:acme'?"
-        ),
-        f"{variable} lists 'acme-plugn', which is not an installed plugin or distribution; did you mean 'acme-plugin'?",
+        f"{variable} lists 'acme-plugin:acne', {nowhere} 'acme-plugin:acme'?",
+        f"{variable} lists 'acme-plugn', {nowhere} 'acme-plugin'?",
         f"{variable} lists 'profiler', which has no effect: engine-core's own plugins are always enabled",
     ]

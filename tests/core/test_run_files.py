@@ -22,33 +22,21 @@ def lines(files):
     return [{key: value for key, value in line.items() if key not in ("kind", "seconds")} for line in read]
 
 
-def test_a_line_is_there_before_the_file_is_closed(files):
-    files.log_metrics({"train/loss": 0.5}, 3)
-    assert lines(files) == [{"step": 3, "train/loss": 0.5}]
-
-
-def test_nothing_is_made_before_something_is_logged(files):
+def test_a_line_is_there_at_once_and_the_csv_has_a_row_a_step_and_grows_new_columns(files):
     assert not files.folder.exists()
-
-
-def test_the_csv_has_a_row_a_step_and_grows_new_columns(files):
     files.log_metrics({"train/loss": 0.5}, 0)
+    assert lines(files) == [{"step": 0, "train/loss": 0.5}]
     files.log_metrics({"kept": 4}, 0)
     files.log_metrics({"train/loss": 0.25}, 1)
     files.log_metrics({"eval/loss": 1.0}, 1)
+    files.log_metrics({"eval/loss": 2.0}, 1)  # a second time in the step
     files.close()
     assert (files.folder / "metrics.csv").read_text().splitlines() == [
         "step,train/loss,kept,eval/loss",
         "0,0.5,4,",
         "1,0.25,,1.0",
+        "1,,,2.0",
     ]
-
-
-def test_a_value_that_is_logged_twice_in_a_step_gets_another_row(files):
-    files.log_metrics({"eval/loss": 1.0}, 1)
-    files.log_metrics({"eval/loss": 2.0}, 1)
-    files.close()
-    assert (files.folder / "metrics.csv").read_text().splitlines() == ["step,eval/loss", "1,1.0", "1,2.0"]
 
 
 def test_what_a_reader_of_csv_would_refuse_is_only_in_json_and_the_table_says_so(files):
@@ -67,14 +55,9 @@ def test_what_a_reader_of_csv_would_refuse_is_only_in_json_and_the_table_says_so
     }
 
 
-def test_values_that_are_not_finite_are_null_in_json(files):
-    files.log_metrics({"a": float("nan"), "b": float("inf"), "c": "text"}, 0)
-    assert lines(files) == [{"step": 0, "a": None, "b": None, "c": "text"}]
-
-
-def test_an_array_becomes_numbers(files):
-    files.log_metrics({"a": memoryview(b"\x01\x02")}, 0)
-    assert lines(files) == [{"step": 0, "a": [1, 2]}]
+def test_values_that_are_not_finite_are_null_in_json_and_arrays_numbers(files):
+    files.log_metrics({"a": float("nan"), "b": float("inf"), "c": "text", "d": memoryview(b"\x01\x02")}, 0)
+    assert lines(files) == [{"step": 0, "a": None, "b": None, "c": "text", "d": [1, 2]}]
 
 
 def test_existing_files_are_continued(files):
@@ -87,20 +70,13 @@ def test_existing_files_are_continued(files):
     assert (files.folder / "metrics.csv").read_text().splitlines() == ["step,a,b", "0,1,", "1,,2"]
 
 
-def test_latest_holds_the_last_value_of_each_name(files):
+def test_latest_holds_the_last_value_of_each_name_and_runs_how_often_each_algorithm_ran(files):
     files.log_metrics({"a": 1, "b": 2}, 0)
-    files.log_metrics({"a": 3}, 1)
-    assert files.latest == {"a": 3, "b": 2}
-
-
-def test_runs_counts_how_often_each_algorithm_ran(files):
+    files.log_metrics({"a": 3, ("a", 1): 4}, 1)  # a name that is not a string becomes one
+    assert files.latest == {"a": 3, "b": 2, "('a', 1)": 4}
     done, missed = Trace("MixUp", Event.INIT, None, 0, run=True), Trace("EMA", Event.INIT, None, 1, run=False)
     for _ in range(2):
         files.log_traces(Traces({"MixUp/INIT": done, "EMA/INIT": missed}))
     assert files.runs == {"MixUp/INIT": 2}
-
-
-def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
-    (tmp_path / "taken").touch()
     with pytest.raises(ArgumentError, match="is a file; choose another place"):
-        RunFiles(tmp_path / "taken")
+        RunFiles(files.folder / "metrics.jsonl")

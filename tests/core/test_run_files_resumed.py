@@ -38,8 +38,11 @@ def table(folder):
     return (folder / "metrics.csv").read_text().splitlines()
 
 
-def test_what_was_logged_after_the_checkpoint_goes_when_the_fit_starts(tmp_path):
+def test_what_was_logged_after_the_checkpoint_goes_when_the_fit_starts_and_not_before(tmp_path):
     state = logged(tmp_path, range(4))[1]
+    before = table(tmp_path)
+    resumed(tmp_path, state).close()  # never reaches its fit
+    assert (steps(tmp_path), table(tmp_path)) == ([0, 1, 2, 3], before)
     files = resumed(tmp_path, state)
     assert files.latest == {"loss": 0.5}
     assert steps(tmp_path) == [0, 1, 2, 3]  # a run that is still alive may be writing them
@@ -47,15 +50,7 @@ def test_what_was_logged_after_the_checkpoint_goes_when_the_fit_starts(tmp_path)
     assert steps(tmp_path) == [0, 1]
     files.log_metrics({"loss": 5.0}, 2)
     files.close()
-    assert steps(tmp_path) == [0, 1, 2]
-    assert table(tmp_path) == ["step,loss", "0,0.0", "1,0.5", "2,5.0"]
-
-
-def test_a_run_that_never_reaches_its_fit_changes_nothing(tmp_path):
-    state = logged(tmp_path, range(4))[1]
-    before = table(tmp_path)
-    resumed(tmp_path, state).close()
-    assert (steps(tmp_path), table(tmp_path)) == ([0, 1, 2, 3], before)
+    assert (steps(tmp_path), table(tmp_path)) == ([0, 1, 2], ["step,loss", "0,0.0", "1,0.5", "2,5.0"])
 
 
 def test_what_is_logged_before_the_fit_comes_after_what_stays(tmp_path):
@@ -70,12 +65,19 @@ def test_what_is_logged_before_the_fit_comes_after_what_stays(tmp_path):
     assert table(tmp_path) == ["step,loss,eval/loss", "0,0.0,", "1,0.5,", "2,,7.0"]
 
 
-def test_what_is_logged_without_a_fit_is_written_at_the_end_of_an_evaluation(tmp_path):
+def test_what_is_logged_without_a_fit_is_written_at_the_end_of_an_evaluation_or_as_a_loop_trains(tmp_path):
     files = resumed(tmp_path, logged(tmp_path, range(2))[0])
     files.log_metrics({"eval/loss": 7.0}, 1)
     files.eval_end(State(), Logger())
     files.close()
     assert steps(tmp_path) == [0, 1, 1]
+    files, state = RunFiles(tmp_path / "loop"), State()
+    files.init(state, Logger())
+    files.log_metrics({"parameters": 4}, 0)
+    state.timestamp = Timestamp(batch=1)
+    files.log_metrics({"loss": 0.5}, 1)
+    assert steps(tmp_path / "loop") == [0, 1]
+    files.close()
 
 
 def test_what_is_logged_at_init_is_written_when_the_fit_starts_and_never_by_a_run_that_is_refused(tmp_path):
@@ -94,16 +96,6 @@ def test_what_is_logged_at_init_is_written_when_the_fit_starts_and_never_by_a_ru
     assert (tmp_path / "files" / "0" / "net.txt").read_text() == "Linear"
 
 
-def test_a_loop_without_a_fit_start_is_written_as_it_trains(tmp_path):
-    files, state = RunFiles(tmp_path), State()
-    files.init(state, Logger())
-    files.log_metrics({"parameters": 4}, 0)
-    state.timestamp = Timestamp(batch=1)
-    files.log_metrics({"loss": 0.5}, 1)
-    assert steps(tmp_path) == [0, 1]
-    files.close()
-
-
 @pytest.mark.parametrize("size", [3, 200])
 def test_files_of_another_run_are_continued_as_they_are(size, tmp_path):
     state = logged(tmp_path / "a", range(size))[-2]
@@ -118,8 +110,11 @@ def test_files_of_another_run_are_continued_as_they_are(size, tmp_path):
     assert len(table(tmp_path / "b")) == 1 + size + 1
 
 
-def test_a_folder_that_is_gone_is_made_again(tmp_path):
-    files = resumed(tmp_path / "new", logged(tmp_path / "a", range(3))[1])
+def test_a_folder_that_is_gone_is_made_again_and_a_relative_one_stays_where_it_was(tmp_path, monkeypatch):
+    state = logged(tmp_path / "a", range(3))[1]
+    monkeypatch.chdir(tmp_path)
+    files = resumed("new", state)
+    monkeypatch.chdir(tmp_path / "a")
     start(files)
     files.log_metrics({"loss": 1.0}, 2)
     files.close()
@@ -153,55 +148,30 @@ def test_nothing_is_taken_of_a_state_that_was_never_saved(part, tmp_path):
 
 def test_a_run_that_was_never_saved_begins_its_files_anew_when_the_fit_starts(tmp_path):
     logged(tmp_path, range(4))
-    files = RunFiles(tmp_path)
-    files.start_over()
-    files.log_metrics({"loss": 7.0}, 0)  # at INIT
-    assert steps(tmp_path) == [0, 1, 2, 3]
-    start(files)
-    files.log_metrics({"loss": 5.0}, 1)
-    files.close()
-    assert steps(tmp_path) == [0, 1]
+    for begins, expected in ((False, [0, 1, 2, 3]), (True, [0, 1])):
+        files = RunFiles(tmp_path)
+        files.start_over()
+        if begins:
+            files.log_metrics({"loss": 7.0}, 0)  # at INIT
+            assert steps(tmp_path) == [0, 1, 2, 3]
+            start(files)
+            files.log_metrics({"loss": 5.0}, 1)
+        files.close()
+        assert steps(tmp_path) == expected
     assert table(tmp_path) == ["step,loss", "0,7.0", "1,5.0"]
 
 
-def test_files_of_the_loaded_checkpoint_are_cut_to_it_though_nothing_was_saved_since(tmp_path):
-    files = resumed(tmp_path, logged(tmp_path, range(12))[3])
-    files.start_over()
-    start(files)
-    files.log_metrics({"loss": 5.0}, 4)
-    files.close()
-    assert steps(tmp_path) == [0, 1, 2, 3, 4]
-    assert table(tmp_path) == ["step,loss", "0,0.0", "1,0.5", "2,1.0", "3,1.5", "4,5.0"]
-
-
-def test_files_in_which_a_loaded_checkpoint_has_no_place_begin_anew_where_nothing_was_saved(tmp_path):
+def test_where_nothing_was_saved_files_are_cut_to_the_loaded_checkpoint_or_without_a_place_for_it_begin_anew(tmp_path):
     state = logged(tmp_path / "a", range(12))[3]
     logged(tmp_path / "b", range(4, 6))  # an attempt that was killed
-    files = resumed(tmp_path / "b", state)
-    files.start_over()
-    start(files)
-    files.log_metrics({"loss": 5.0}, 4)
-    files.close()
-    assert steps(tmp_path / "b") == [4]
-    assert table(tmp_path / "b") == ["step,loss", "4,5.0"]
-
-
-def test_starting_over_without_a_fit_removes_nothing(tmp_path):
-    logged(tmp_path, range(4))
-    files = RunFiles(tmp_path)
-    files.start_over()
-    files.close()
-    assert steps(tmp_path) == [0, 1, 2, 3]
-
-
-def test_a_relative_folder_stays_where_it_was_when_the_logger_was_made(tmp_path, monkeypatch):
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path)
-    files = RunFiles("run")
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    files.log_metrics({"loss": 1.0}, 0)
-    files.close()
-    assert steps(tmp_path / "run") == [0]
+    for folder, kept in ((tmp_path / "a", [0, 1, 2, 3]), (tmp_path / "b", [])):
+        files = resumed(folder, state)
+        files.start_over()
+        start(files)
+        files.log_metrics({"loss": 5.0}, 4)
+        files.close()
+        assert steps(folder) == [*kept, 4]
+        assert table(folder) == ["step,loss", *(f"{step},{step / 2}" for step in kept), "4,5.0"]
 
 
 def test_a_resumed_run_has_one_clock_for_all_attempts(tmp_path):

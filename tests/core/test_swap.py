@@ -1,24 +1,18 @@
 """An item of the batch, replaced for a while: which batch comes back, and what others changed meanwhile."""
 
-import pytest
-
 from engine_core import State
 from engine_core.batch import ItemSwap
 
 SETTER = (lambda batch: batch["inner"][0], lambda batch, value: {**batch, "inner": [value]})
 
 
-@pytest.mark.parametrize(
-    ("batch", "key"),
-    [(("x", "y"), 0), (["x", "y"], -1), ({"a": "x"}, "a"), ({"inner": ["x"]}, SETTER)],
-    ids=["tuple", "list", "dict", "setter"],
-)
-def test_the_very_batch_comes_back(batch, key):
-    state, swap = State(batch=batch), ItemSwap(key)
-    swap.put(state, "new")
-    assert state.batch_get_item(key) == "new"
-    swap.back(state)
-    assert state.batch is batch
+def test_the_very_batch_comes_back():
+    for batch, key in [(("x", "y"), 0), (["x", "y"], -1), ({"a": "x"}, "a"), ({"inner": ["x"]}, SETTER)]:
+        state, swap = State(batch=batch), ItemSwap(key)
+        swap.put(state, "new")
+        assert state.batch_get_item(key) == "new"
+        swap.back(state)
+        assert state.batch is batch
 
 
 def test_what_others_replaced_meanwhile_stays():
@@ -29,13 +23,24 @@ def test_what_others_replaced_meanwhile_stays():
     assert state.batch == ("x", "theirs")
 
 
-def test_a_setter_that_writes_in_place_is_undone():
-    batch = {"a": "x"}
-    state, swap = State(batch=batch), ItemSwap((lambda b: b["a"], lambda b, value: b.update(a=value)))
-    swap.put(state, "new")
-    assert batch == {"a": "new"}
-    swap.back(state)
-    assert batch == {"a": "x"}
+def put_deep(batch, value):
+    """Copy the outer dict, and write into the inner one."""
+    batch = dict(batch)
+    batch["inner"]["y"] = value
+    return batch
+
+
+def test_a_setter_that_writes_in_place_or_copies_the_outer_container_alone_is_undone():
+    flat, deep = {"y": "x"}, {"inner": {"y": "x"}}
+    for batch, inner, key in [
+        (flat, flat, (lambda b: b["y"], lambda b, value: b.update(y=value))),
+        (deep, deep["inner"], (lambda b: b["inner"]["y"], put_deep)),
+    ]:
+        state, swap = State(batch=batch), ItemSwap(key)
+        swap.put(state, "new")
+        assert inner == {"y": "new"}
+        swap.back(state)
+        assert (state.batch, inner) == (batch, {"y": "x"})
 
 
 def test_nothing_is_put_back_twice_or_before_anything_was_put():
@@ -48,22 +53,6 @@ def test_nothing_is_put_back_twice_or_before_anything_was_put():
     state.batch = ("other", "batch")
     swap.back(state)
     assert state.batch == ("other", "batch") and not swap.is_in
-
-
-def put_deep(batch, value):
-    """Copy the outer dict, and write into the inner one."""
-    batch = dict(batch)
-    batch["inner"]["y"] = value
-    return batch
-
-
-def test_a_setter_that_copies_the_outer_container_alone_is_undone():
-    batch = {"inner": {"y": "labels"}}
-    state, swap = State(batch=batch), ItemSwap((lambda b: b["inner"]["y"], put_deep))
-    swap.put(state, "smoothed")
-    assert batch == {"inner": {"y": "smoothed"}}
-    swap.back(state)
-    assert state.batch == batch == {"inner": {"y": "labels"}}
 
 
 def test_a_second_put_puts_the_first_back_before():

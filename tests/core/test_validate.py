@@ -1,6 +1,8 @@
 import pytest
 
-from engine_core import Algorithm, AlgorithmMetadata, Engine, Logger, State
+from engine_core import AlgorithmMetadata, Engine, Logger, State
+
+from .parts import Quiet
 
 calls: list[str] = []
 
@@ -10,15 +12,12 @@ def forget():
     calls.clear()
 
 
-class Alg(Algorithm):
+class Alg(Quiet):
     metadata = AlgorithmMetadata(events=("after_dataloader",))
 
     def match(self, event, state):
         calls.append("match")
         return False
-
-    def apply(self, event, state, logger):
-        raise AssertionError
 
     def validate(self, state):
         calls.append(f"validate {state.batch}")
@@ -28,20 +27,17 @@ class Elsewhere(Alg):
     metadata = AlgorithmMetadata(events=("fit_end",))
 
 
-def test_each_algorithm_looks_at_the_first_batch_once_before_any_match():
-    engine = Engine(State(algorithms=[Alg(), Alg()], batch="b1"), Logger())
-    engine.run_event("after_dataloader")
-    engine.state.batch = "b2"
-    engine.run_event("after_dataloader")
-    assert calls == ["validate b1", "validate b1", "match", "match", "match", "match"]
+def run(engine, *batches):
+    for engine.state.batch in batches:
+        engine.run_event("after_dataloader")
 
 
-def test_it_waits_for_a_batch():
-    engine = Engine(State(algorithms=[Alg()]), Logger())
-    engine.run_event("after_dataloader")
-    engine.state.batch = "b1"
-    engine.run_event("after_dataloader")
-    assert calls == ["match", "validate b1", "match"]
+def test_each_algorithm_looks_at_the_first_batch_once_before_any_match_and_latecomers_at_their_own():
+    engine = Engine(State(algorithms=[Alg(), Elsewhere()]), Logger())
+    run(engine, None, "b1", "b2")
+    engine.state.algorithms.append(Elsewhere())
+    run(engine, "b3", "b4")
+    assert calls == ["match", "validate b1", "validate b1", "match", "match", "validate b3", "match", "match"]
 
 
 def test_no_other_event_will_do():
@@ -51,46 +47,23 @@ def test_no_other_event_will_do():
     assert calls == ["match"]
 
 
-def test_it_is_called_whatever_events_the_algorithm_lists():
-    engine = Engine(State(algorithms=[Elsewhere()], batch="b1"), Logger())
-    engine.run_event("after_dataloader")
-    engine.run_event("after_dataloader")
-    assert calls == ["validate b1"]
-
-
-def test_a_latecomer_looks_at_its_own_first_batch():
-    engine = Engine(State(algorithms=[Alg()], batch="b1"), Logger())
-    engine.run_event("after_dataloader")
-    engine.state.algorithms.append(Elsewhere())
-    engine.state.batch = "b2"
-    engine.run_event("after_dataloader")
-    engine.run_event("after_dataloader")
-    assert calls == ["validate b1", "match", "validate b2", "match", "match"]
-
-
 def test_what_it_raises_stops_the_run_before_anything_is_changed():
     class Refusing(Alg):
         def validate(self, state):
             raise ValueError(f"can't prune {state.batch}")
 
-    engine = Engine(State(algorithms=[Alg(), Refusing()], batch="b1"), Logger())
+    engine = Engine(State(algorithms=[Alg(), Refusing()]), Logger())
     for _ in range(2):
         with pytest.raises(ValueError, match="can't prune b1") as failure:
-            engine.run_event("after_dataloader")
+            run(engine, "b1")
     assert failure.value.__notes__ == ["raised by validate of algorithm Refusing at AFTER_DATALOADER"]
     assert calls == ["validate b1"]
 
 
-def test_an_algorithm_without_it_is_fine():
-    class Duck:
-        match, apply = Alg.match, Alg.apply
-
-    Engine(State(algorithms=[Duck()], batch="b1"), Logger()).run_event("after_dataloader")
-    assert calls == ["match"]
-
-
-def test_each_engine_asks_again():
+def test_an_algorithm_without_it_is_fine_and_each_engine_asks_again():
+    duck = type("Duck", (), {"match": Alg.match, "apply": Alg.apply})()
     algorithm = Alg()
+    run(Engine(State(algorithms=[duck]), Logger()), "b1")
     for batch in ("b1", "b2"):
-        Engine(State(algorithms=[algorithm], batch=batch), Logger()).run_event("after_dataloader")
-    assert calls == ["validate b1", "match", "validate b2", "match"]
+        run(Engine(State(algorithms=[algorithm]), Logger()), batch)
+    assert calls == ["match", "validate b1", "match", "validate b2", "match"]

@@ -5,10 +5,12 @@ import warnings
 
 import pytest
 
-from engine_core import Algorithm, AlgorithmMetadata, Engine, Logger, State
+from engine_core import Engine, Logger, State
 from engine_core.callback import continues_itself
 from engine_core.errors import DestinationWarning
 from engine_core.loggers import Waiting, orders, values
+
+from .parts import made
 
 
 class Place:
@@ -25,7 +27,7 @@ class Place:
         self.sent.append(items)
 
 
-def test_what_waits_is_sent_when_there_is_enough_and_not_before_it_is_open():
+def test_what_waits_is_sent_when_there_is_enough_or_after_a_while_and_not_before_it_is_open():
     place = Place(at_once=3)
     for item in "abcd":
         place.waiting.add(item)
@@ -33,13 +35,10 @@ def test_what_waits_is_sent_when_there_is_enough_and_not_before_it_is_open():
     place.waiting.open("12")
     place.waiting.add("e")
     assert place.sent == [["1", "2", "a"], ["b", "c", "d"], ["e"]]
-
-
-def test_what_waits_is_sent_after_a_while():
-    place = Place(interval_s=0)
-    place.waiting.open()
-    place.waiting.add("a", "b")
-    assert place.sent == [["a", "b"]]
+    soon = Place(interval_s=0)
+    soon.waiting.open()
+    soon.waiting.add("a", "b")
+    assert soon.sent == [["a", "b"]]
 
 
 def test_what_could_not_be_sent_waits_and_keeps_its_order():
@@ -56,13 +55,12 @@ def test_what_could_not_be_sent_waits_and_keeps_its_order():
 
 
 def test_a_place_that_hangs_is_asked_the_more_seldom(monkeypatch):
-    now_s = [100.0]
+    now_s, asked = [100.0], []
     monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
-    place = Place(interval_s=1)
 
     def hang(items):
         now_s[0] += 60
-        place.asked += 1
+        asked.append(items)
         raise TimeoutError
 
     slow = Waiting("Place", hang, interval_s=1)
@@ -74,7 +72,7 @@ def test_a_place_that_hangs_is_asked_the_more_seldom(monkeypatch):
         now_s[0] += 1
         slow.add("a")
         slow.kept()
-    assert place.asked == 1
+    assert len(asked) == 1
     now_s[0] += 20
     with pytest.raises(TimeoutError):
         slow.add("a")
@@ -110,24 +108,14 @@ def test_what_is_left_at_the_end_is_sent_or_told():
     assert place.waiting.kept() == []
 
 
-class Early(Algorithm):
-    metadata = AlgorithmMetadata(name="early", events=("batch_end",), before=("late",))
-
-    def match(self, event, state):
-        return False
-
-    def apply(self, event, state, logger):
-        raise AssertionError
-
-
-class Late(Early):
-    metadata = AlgorithmMetadata(name="late", events=("batch_end",))
+def at_batch_end(class_name, **metadata):
+    return made(class_name, events=("batch_end",), **metadata)
 
 
 def test_a_logger_explains_the_order_of_its_engine_and_holds_no_engine():
     logger = Logger()
     assert (logger.explain("batch_end"), orders(logger)) == ([], {})
-    engine = Engine(State(algorithms=[Late(), Early()]), logger)
+    engine = Engine(State(algorithms=[at_batch_end("Late"), at_batch_end("Early", before=("late",))]), logger)
     assert logger.explain("batch_end") == engine.explain("batch_end")
     assert orders(logger) == {
         "batch_end": "1. Early: before Late: declared by Early (before='late')\n"

@@ -20,7 +20,7 @@ from engine_core.loggers.run_files import RunFiles
 
 warnings.simplefilter("always")
 state, files = State(), RunFiles(sys.argv[1])
-path = Path(sys.argv[1], sys.argv[2])
+path = Path(sys.argv[1], "metrics.jsonl")
 with Engine(state, Logger([files])) as engine:
     engine.run_event("init")
     engine.run_event("fit_start")
@@ -30,30 +30,24 @@ with Engine(state, Logger([files])) as engine:
         resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
         engine.logger.log_metrics({"train/loss": batch / 7, "text": "a" * 40})
         saved = files.state_dict()
-        assert batch not in (3, 4) or saved["bytes"] == Path(sys.argv[1], "metrics.jsonl").stat().st_size
+        assert batch not in (3, 4) or saved["bytes"] == path.stat().st_size
         assert path.read_bytes().endswith(b"\\n")
 """
 
 
-def steps_after_a_disk_was_full(folder, name):
-    """Let a file not grow by more than 9 bytes at steps 3 and 4, and return the steps in both files."""
-    done = subprocess.run(
-        [sys.executable, "-B", "-c", PROGRAM, folder, name], capture_output=True, text=True, check=False
-    )
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the size of files as Linux does")
+def test_lines_that_a_full_disk_does_not_take_are_written_whole_when_there_is_room(tmp_path):
+    """The file may not grow by more than 9 bytes at steps 3 and 4."""
+    command = [sys.executable, "-B", "-c", PROGRAM, tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("DestinationWarning: logger destination RunFiles can't write in") == 1
     assert "([Errno 27] File too large); training continues" in done.stderr
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    with (folder / "metrics.csv").open(newline="") as file:
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    with (tmp_path / "metrics.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert all(len(row) == 3 and None not in row.values() for row in rows)
-    return [line["step"] for line in lines], [int(row["step"]) for row in rows]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="limits the size of files as Linux does")
-def test_lines_that_a_full_disk_does_not_take_are_written_whole_when_there_is_room(tmp_path):
-    lines, rows = steps_after_a_disk_was_full(tmp_path, "metrics.jsonl")
-    assert (lines, rows) == ([*range(9)], [*range(9)])
+    assert [line["step"] for line in lines] == [int(row["step"]) for row in rows] == [*range(9)]
 
 
 def test_a_last_line_without_its_end_is_not_merged_with_the_next(tmp_path):
@@ -87,14 +81,6 @@ def test_a_folder_that_cannot_be_made_is_reported_when_the_fit_starts(tmp_path):
     files = RunFiles(tmp_path / "file" / "run")
     with pytest.raises(ArgumentError, match=r"^RunFiles can't write in '.*run' \(.*\); give it a folder that you can"):
         files.fit_start(State(), None)
-
-
-def test_files_that_are_opened_and_not_written_leave_nothing_to_resume(tmp_path):
-    files = RunFiles(tmp_path)
-    files.fit_start(State(), None)
-    assert files.state_dict() == {}
-    files.close()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.csv", "metrics.jsonl"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is a device of Linux")
