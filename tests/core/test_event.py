@@ -1,8 +1,9 @@
+import inspect
 import pickle
 
 import pytest
 
-from engine_core import Event
+from engine_core import Event, hookspecs
 
 # name, canonical name, half of a pair ("before"/"after"), partner, fired by evaluation; in the order of the contract
 TABLE = [
@@ -74,3 +75,17 @@ def test_an_event_is_its_value_as_a_string_and_the_same_key():
     assert (str(Event.BATCH_END), f"{Event.BATCH_END}", "%s" % Event.BATCH_END) == ("batch_end",) * 3  # noqa: UP031
     assert Event.BATCH_END == "batch_end"
     assert ({Event.BATCH_END: 1}["batch_end"], {"batch_end": 1}[Event.BATCH_END]) == (1, 1)
+
+
+SPECS = {name: thing for name, thing in vars(hookspecs).items() if hasattr(thing, "engine_core_spec")}
+
+
+def test_there_is_one_spec_for_each_event_in_the_same_order():
+    assert list(SPECS) == [event.value for event in Event]
+
+
+def test_a_spec_takes_event_state_logger_and_traces_all_typed_and_says_when_it_fires_and_nothing_else():
+    typed = "(event: 'Event', state: 'State', logger: 'Logger', traces: 'Traces') -> 'None'"
+    assert {str(inspect.signature(spec)) for spec in SPECS.values()} == {typed}
+    assert [name for name, spec in SPECS.items() if not spec.__doc__.startswith("Fire ")] == []
+    assert {inspect.getsource(spec).split('"""')[-1].strip() for spec in SPECS.values()} == {""}

@@ -106,3 +106,41 @@ thread = threading.Thread(target=work); thread.start(); thread.join()
 print(json.dumps(out))
 """
     assert run(program) == [[]]
+
+
+@pytest.fixture
+def beside(install, tmp_path):
+    """Return `beside(program)`, where one distribution plugs into pydantic and another's entry points can't be read."""
+    install("spy-plugin", {}, {"spy_module": "print('spied')\nplugin = None"})
+    install("nonsense", {})
+    site = tmp_path / "site-packages"
+    (site / "spy_plugin-1.0.dist-info" / "entry_points.txt").write_text("[pydantic]\nspy = spy_module:plugin\n")
+    (site / "nonsense-1.0.dist-info" / "entry_points.txt").write_bytes(b"[acme]\n\xff = x:y\n")
+
+    def beside(program):
+        return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    return beside
+
+
+PROGRAM = """
+from engine_core import Algorithm, AlgorithmMetadata, Callback, Engine, PassMetadata, State
+from engine_core.registry import Registry
+
+Registry.scan().find("callbacks", "profiler")
+
+from engine_core.cli import main
+
+for command in (["plugins", "list"], ["--help"], ["--version"], ["plugins", "doctor", "--help"]):
+    main(command, standalone_mode=False)
+"""
+
+
+def test_no_import_and_no_command_that_trains_nothing_runs_code_of_others(beside):
+    done = beside(PROGRAM)
+    assert (done.returncode, "spied" in done.stdout, "Traceback" in done.stderr) == (0, False, False)
+
+
+def test_this_is_what_pydantic_would_do(beside):
+    done = beside("from engine_core import AlgorithmMetadata; AlgorithmMetadata()")
+    assert (done.returncode, "UnicodeDecodeError" in done.stderr) == (1, True)

@@ -1,9 +1,13 @@
+"""What decides the order at an event: the list, declarations, nesting, an explicit order; and misspelt names."""
+
+import itertools
+
 import pytest
 
-from engine_core import Engine, Event, Logger, State, passes
-from engine_core.errors import OrderWarning
+from engine_core import AlgorithmMetadata, Engine, Event, Logger, State, passes
+from engine_core.errors import EngineError, OrderWarning
 
-from .parts import A, B, C, made, order_at
+from .parts import A, Always, B, C, made, order_at, source_of
 
 
 def test_before_and_after_name_registered_names_and_absent_ones_are_not_a_constraint():
@@ -87,3 +91,105 @@ def test_a_plain_pass_sees_what_matched_at_each_event_and_is_not_asked_about_not
     engine.state.algorithms.clear()
     engine.run_event("fit_start")
     assert seen == [(["A", "B"], Event.INIT), (["B", "A"], Event.AFTER_LOSS), (["A"], Event.INIT)]
+
+
+def test_the_outer_one_comes_first_and_on_the_second_half_of_a_pair_last():
+    order = ["Smooth", "Mix", "Penalty"]
+    algorithms = [made("Smooth", around=("@mixing",)), made("Mix", tags=("mixing",)), made("Penalty", within=("mix",))]
+    for event, listed in itertools.product(Event, itertools.permutations(algorithms)):
+        assert order_at(event, listed) == (order[::-1] if event.is_after_event else order)
+
+
+class Stacking(Always):
+    """Pushes its name onto a stack, and has to pop its own name again."""
+
+    def __init__(self, name, **metadata):
+        self.name, self.metadata = name, AlgorithmMetadata(events=("before_loss", "after_loss"), **metadata)
+
+    def apply(self, event, state, logger):
+        if event is Event.BEFORE_LOSS:
+            state.batch = [*state.batch, self.name]
+        else:
+            *state.batch, top = state.batch
+            assert top == self.name
+
+
+def test_what_was_put_into_a_box_comes_out_as_it_went_in():
+    outer, inner = Stacking("outer", around=("@inside",)), Stacking("inner", tags=("inside",), within=("@inside",))
+    insides = [Stacking(name, tags=("inside",)) for name in ("first", "second")]
+    for listed in itertools.permutations([outer, *insides, inner]):
+        with Engine(State(algorithms=listed, batch=[]), Logger()) as engine:
+            engine.run_event("before_loss")
+            assert (engine.state.batch[0], engine.state.batch[-1]) == ("outer", "inner")
+            engine.run_event("after_loss")
+            assert engine.state.batch == []
+
+
+def test_explain_names_the_relation():
+    with Engine(State(algorithms=[made("Mix"), made("Smooth", around=("mix",))]), Logger()) as engine:
+        reasons = [engine.explain(event)[0].why for event in ("before_loss", "after_loss")]
+    declared = "declared by Smooth (around='mix')"
+    assert reasons == [f"before Mix: {declared}", f"before Smooth: {declared}"]
+
+
+def at_init(class_name, /, **metadata):
+    return made(class_name, events=("init",), **metadata)
+
+
+def start(*algorithms):
+    Engine(State(algorithms=list(algorithms)), Logger()).close()
+
+
+def told(*algorithms):
+    with pytest.warns(OrderWarning) as caught:
+        start(*algorithms)
+    return [str(warning.message) for warning in caught]
+
+
+@pytest.mark.parametrize(
+    ("relation", "reference", "other", "meant"),
+    [
+        ("before", "BigThing", at_init("BigThing"), "big_thing"),
+        ("after", "BigThing", at_init("BigThing", name="huge"), "huge"),
+        ("conflicts", "bigthing", at_init("BigThing"), "big_thing"),
+        ("before", "big-thing", at_init("BigThing"), "big_thing"),
+        ("after", "label_smoothng", at_init("LabelSmoothing"), "label_smoothing"),
+        ("before", "augmentation", at_init("Flip", tags=("augmentation",)), "@augmentation"),
+    ],
+)
+def test_the_name_to_write_is_suggested(relation, reference, other, meant):
+    assert told(at_init("Small", **{relation: (reference,)}), other) == [
+        (
+            f"{relation}={reference!r} in the metadata of Small has no effect: no algorithm here has that name; "
+            f"did you mean {meant!r}?"
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    "algorithms",
+    [
+        [at_init("A", before=("b",))],
+        [at_init("A", before=("augmix",)), at_init("B", name="augmixx")],
+        [at_init("A", before=("scale_layers_1",)), at_init("B", name="scale_layers_2")],
+        [at_init("A", before=("a",))],
+        [at_init("A", before=("BigThing",)), at_init("B", name="BigThing"), at_init("BigThing", name="other")],
+        [at_init("A", before=("@big_thin",)), at_init("BigThing")],
+    ],
+    ids=["absent", "short names", "other numbers", "its own name", "a registered name", "a tag"],
+)
+def test_a_name_that_may_be_meant_as_written_causes_no_warning(algorithms):
+    start(*algorithms)
+
+
+def test_the_name_of_another_installed_algorithm_causes_no_warning(install):
+    install("other", {"algorithms": {"label_smoothng": "other:Other"}}, {"other": source_of("Other")})
+    start(at_init("A", before=("label_smoothng",)), at_init("LabelSmoothing"))
+
+
+def test_a_requirement_by_class_name_is_refused_with_the_name_to_write():
+    with pytest.raises(EngineError) as error:
+        start(at_init("Small", requires=("BigThing",)), at_init("BigThing"))
+    assert str(error.value) == (
+        "'small' (Small) requires 'BigThing', and no such algorithm is listed; did you mean 'big_thing'?"
+    )

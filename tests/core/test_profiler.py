@@ -1,6 +1,9 @@
+"""The profiler: a trace of spans, and how long the parts of a run took in sum."""
+
 import json
 import os
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -8,6 +11,7 @@ import pytest
 from engine_core import AlgorithmMetadata, Callback, Engine, Logger, State
 from engine_core.callbacks.profiler import CHUNK, Profiler
 from engine_core.engine.pipeline import Pipeline
+from engine_core.time import Timestamp
 
 from .parts import Always
 
@@ -210,3 +214,88 @@ def test_where_it_is_off_the_handlers_are_the_very_same_kind(tmp_path):
     assert kinds(off) == ["Traces", Pipeline.run_alone.__qualname__, "with_algorithms.<locals>.algorithms_first"]
     (step,) = off._pipelines["before_loss"]._plans.values()
     assert step[0][0] is off.state.algorithms[0]
+
+
+STEP = ("batch_start", "before_loss", "after_loss", "batch_end")
+
+
+class Sleeps(Always):
+    metadata = AlgorithmMetadata(events=("before_loss",))
+
+    def apply(self, event, state, logger):
+        with state.profiler.span("inside"):
+            time.sleep(0.01)
+
+
+def run(tmp_path, *events, callbacks=(), **files):
+    """Run events with a profiler; return its sums, or None without."""
+    profiler = Profiler(**files)
+    with Engine(State(callbacks=[profiler, *callbacks], algorithms=[Sleeps()]), Logger()) as engine:
+        for event in ("init", *events):
+            engine.run_event(event)
+    return profiler.timing
+
+
+def test_spans_are_counted_and_their_times_added_up_with_and_without_those_inside(tmp_path):
+    timing = run(tmp_path, "fit_start", *STEP, *STEP, "fit_end", callbacks=[Cb()])
+    spans = timing.pop("spans")
+    assert timing == {"schema": 1, "batches": 2, "resumed_at": None}
+    assert {name: span["count"] for name, span in spans.items()} == {
+        "algorithm/Sleeps/before_loss": 2,
+        "callback/Cb/batch_end": 2,
+        "event/batch": 2,
+        "event/fit": 1,
+        "event/loss": 2,
+        "inside": 2,
+    }
+    inside, apply, fit = (spans[name] for name in ("inside", "algorithm/Sleeps/before_loss", "event/fit"))
+    assert inside["own_seconds"] == inside["seconds"] >= 0.02
+    assert apply["seconds"] - apply["own_seconds"] == pytest.approx(inside["seconds"])
+    assert sum(span["own_seconds"] for span in spans.values()) == pytest.approx(fit["seconds"])
+
+
+def test_nothing_is_written_by_a_run_that_did_not_train(tmp_path):
+    assert run(tmp_path) is None
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_the_trace_and_the_sums_can_both_be_had(tmp_path):
+    timing = run(tmp_path, "fit_start", "fit_end", path=tmp_path / "trace.json")
+    trace = json.loads((tmp_path / "trace.json").read_text())
+    assert [span["name"] for span in trace] == [*timing["spans"]] == ["event/fit"]
+    assert trace[0]["dur"] / 1e6 == pytest.approx(timing["spans"]["event/fit"]["seconds"], abs=1e-6)
+
+
+def test_a_resumed_run_says_where_it_began_and_a_step_back_is_not_a_resume():
+    state = State(callbacks=[profiler := Profiler()])
+    with Engine(state, Logger()) as engine:
+        engine.run_event("init")
+        state.timestamp = Timestamp(batch=7)
+        engine.run_event("after_load")
+        for event in ("fit_start", "batch_start", "batch_end"):
+            engine.run_event(event)
+        state.timestamp = Timestamp(batch=3)
+        engine.run_event("after_load")
+        engine.run_event("fit_end")
+    assert (profiler.timing["resumed_at"], profiler.timing["batches"]) == (7, 1)
+
+
+def test_spans_of_all_threads_are_added_up_and_take_no_more_memory_the_longer_a_run_is():
+    profiler = Profiler()
+
+    def work():
+        for _ in range(100):
+            with profiler.span("work"):
+                pass
+
+    with Engine(State(callbacks=[profiler]), Logger()) as engine:
+        engine.run_event("init")
+        engine.run_event("fit_start")
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+            thread.join()
+        work()
+        assert profiler._complete == []
+        engine.run_event("fit_end")
+    assert profiler.timing["spans"]["work"]["count"] == 400

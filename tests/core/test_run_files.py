@@ -1,13 +1,16 @@
-"""`RunFiles`: what is logged is in the files at once, and the CSV's columns may grow."""
+"""`RunFiles`: what is logged is in the files at once, and on a full disk kept in whole lines for when there is room."""
 
 import csv
 import json
+import subprocess
+import sys
 
 import pytest
 
-from engine_core import Event, Trace, Traces
+from engine_core import Event, State, Trace, Traces
 from engine_core.errors import ArgumentError
 from engine_core.loggers.run_files import RunFiles
+from engine_core.loggers.whole_lines import MOST_DUE_BYTES, Lines, write_table
 
 
 @pytest.fixture
@@ -80,3 +83,198 @@ def test_latest_holds_the_last_value_of_each_name_and_runs_how_often_each_algori
     assert files.runs == {"MixUp/INIT": 2}
     with pytest.raises(ArgumentError, match="is a file; choose another place"):
         RunFiles(files.folder / "metrics.jsonl")
+
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is a device of Linux")
+
+
+def steps(folder):
+    return [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def limited(monkeypatch):
+    """Return a function that limits the size of files in bytes, until the test ends or it is given None."""
+    resource = pytest.importorskip("resource")
+    former = resource.getrlimit(resource.RLIMIT_FSIZE)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # the limit would cut it
+
+    def limit(size):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (former[0] if size is None else size, former[1]))
+
+    yield limit
+    limit(None)
+
+
+def test_lines_and_rows_that_wait_are_in_the_checkpoint(tmp_path, limited, recwarn):
+    files = RunFiles(tmp_path)
+    for step in range(3):
+        files.log_metrics({"loss": step / 2}, step)
+    limited(20)
+    for step in range(3, 6):
+        files.log_metrics({"loss": step / 2}, step)
+    state = json.loads(json.dumps(files.state_dict()))
+    limited(None)
+    again = RunFiles(tmp_path)
+    again.load_state_dict(state)
+    again.fit_start(State(), None)
+    again.log_metrics({"loss": 3.0}, 6)
+    again.close()
+    assert steps(tmp_path) == [*range(7)]
+    table = (tmp_path / "metrics.csv").read_text().splitlines()
+    assert table == ["step,loss", *(f"{step},{step / 2}" for step in range(7))]
+
+
+MANY = {f"layer{layer}/norm": layer / 7 for layer in range(40)}
+
+
+def test_the_latest_that_wait_stay_small_in_the_checkpoint_and_the_others_are_lost(tmp_path, limited, recwarn):
+    files = RunFiles(tmp_path)
+    limited(20)
+    for step in range(600):
+        files.log_metrics({**MANY, "bad": float("nan")}, step)
+    state = files.state_dict()
+    waiting = [json.loads(line)["step"] for line in state["due"]]
+    assert MOST_DUE_BYTES * 0.7 < len(json.dumps(state["due"], indent=1)) < MOST_DUE_BYTES * 1.1
+    assert waiting == [*range(600 - len(waiting), 600)]
+    assert state["lost"] == 600 - len(waiting)
+    limited(None)
+    files.close()
+    assert steps(tmp_path) == waiting
+    assert str(recwarn.list[-1].message) == (
+        f"logger destination RunFiles could not write in {str(tmp_path)!r}, and its buffer overflowed: "
+        f"{600 - len(waiting)} lines for metrics.jsonl are lost"
+    )
+
+
+def test_what_is_written_at_once_is_not_bounded(tmp_path, recwarn):
+    files = RunFiles(tmp_path)
+    files.start_over()
+    for step in range(2):
+        files.log_metrics({"text": "a" * MOST_DUE_BYTES}, step)
+    files.fit_start(State(), None)
+    files.close()
+    assert steps(tmp_path) == [0, 1]
+    assert not recwarn.list
+
+
+def test_a_resumed_run_reports_at_its_end_what_was_lost_before_the_checkpoint(tmp_path, limited, recwarn):
+    files = RunFiles(tmp_path)
+    files.log_metrics({"loss": 0.5}, 0)
+    limited(20)
+    for step in range(1, 4):
+        files.log_metrics({"text": "a" * MOST_DUE_BYTES}, step)
+    state = json.loads(json.dumps(files.state_dict()))
+    limited(None)
+    again = RunFiles(tmp_path)
+    again.load_state_dict(state)
+    again.fit_start(State(), None)
+    again.close()
+    assert str(recwarn.list[-1].message).endswith("3 lines for metrics.jsonl are lost")
+
+
+@linux
+def test_what_is_lost_at_the_end_is_reported_in_one_line_with_what_was_dropped_earlier(tmp_path, recwarn):
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    files = RunFiles(tmp_path)
+    for step in range(400):
+        files.log_metrics({**MANY, "loss": step}, step)
+    assert files.latest["loss"] == 399
+    files.close()
+    assert str(recwarn.list[-1].message) == (
+        f"logger destination RunFiles can't write in {str(tmp_path)!r} at its end ([Errno 28] No space left on "
+        "device): 400 lines for metrics.jsonl and the table metrics.csv are lost"
+    )
+
+
+def test_a_table_that_cannot_be_written_is_as_it_was_and_is_reported(tmp_path, recwarn):
+    (tmp_path / "metrics.csv").write_text("an earlier one")
+    files = RunFiles(tmp_path)
+    files.log_metrics({"a": 1}, 0)
+    (tmp_path / ".metrics.csv.new").mkdir()
+    files.close()
+    assert (tmp_path / "metrics.csv").read_text() == "an earlier one"
+    assert str(recwarn.list[-1].message).endswith(": the table metrics.csv is lost")
+
+
+PROGRAM = """
+import json, resource, sys, warnings
+from pathlib import Path
+from engine_core import Engine, Logger, State, Timestamp
+from engine_core.loggers.run_files import RunFiles
+
+warnings.simplefilter("always")
+state, files = State(), RunFiles(sys.argv[1])
+path = Path(sys.argv[1], "metrics.jsonl")
+with Engine(state, Logger([files])) as engine:
+    engine.run_event("init")
+    engine.run_event("fit_start")
+    for batch in range(9):
+        state.timestamp = Timestamp(batch=batch)
+        room = path.stat().st_size + 9 if 3 <= batch < 5 else resource.RLIM_INFINITY
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
+        engine.logger.log_metrics({"train/loss": batch / 7, "text": "a" * 40})
+        saved = files.state_dict()
+        assert batch not in (3, 4) or saved["bytes"] == path.stat().st_size
+        assert path.read_bytes().endswith(b"\\n")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the size of files as Linux does")
+def test_lines_that_a_full_disk_does_not_take_are_written_whole_when_there_is_room(tmp_path):
+    """The file may not grow by more than 9 bytes at steps 3 and 4."""
+    command = [sys.executable, "-B", "-c", PROGRAM, tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("DestinationWarning: logger destination RunFiles can't write in") == 1
+    assert "([Errno 27] File too large); training continues" in done.stderr
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    with (tmp_path / "metrics.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert all(len(row) == 3 and None not in row.values() for row in rows)
+    assert [line["step"] for line in lines] == [int(row["step"]) for row in rows] == [*range(9)]
+
+
+def test_a_last_line_without_its_end_is_not_merged_with_the_next(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 0}\n{"st')
+    lines = Lines(path)
+    lines.add('{"step": 2}')
+    lines.add('{"step": 3}')
+    lines.close()
+    assert path.read_bytes() == b'{"step": 0}\n{"st\n{"step": 2}\n{"step": 3}\n'
+
+
+def test_a_line_that_is_not_utf_8_is_passed_over_as_any_damaged_one(tmp_path):
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 0, "a": "\xed\xa0\x80"}\n{"step": 1, "a": 2}\n')
+    write_table(tmp_path / "metrics.jsonl", tmp_path / "metrics.csv")
+    assert (tmp_path / "metrics.csv").read_text().split() == ["step,a", "1,2"]
+
+
+def test_what_another_has_written_to_the_file_stays(tmp_path):
+    first, second = Lines(tmp_path / "file"), Lines(tmp_path / "file")
+    for lines, line in ((first, "a"), (second, "b"), (first, "c")):
+        lines.add(line)
+        lines.flush()
+    first.close()
+    second.close()
+    assert (tmp_path / "file").read_bytes() == b"a\nb\nc\n"
+
+
+def test_a_folder_that_cannot_be_made_is_reported_when_the_fit_starts(tmp_path):
+    (tmp_path / "file").touch()
+    files = RunFiles(tmp_path / "file" / "run")
+    with pytest.raises(ArgumentError, match=r"^RunFiles can't write in '.*run' \(.*\); give it a folder that you can"):
+        files.fit_start(State(), None)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is a device of Linux")
+def test_a_line_for_which_there_is_no_room_is_refused(tmp_path):
+    (tmp_path / "file").symlink_to("/dev/full")
+    lines = Lines(tmp_path / "file")
+    lines.add("a")
+    with pytest.raises(OSError, match="No space left on device"):
+        lines.flush()
+    with pytest.raises(OSError, match="No space left on device"):
+        lines.close()
+    assert lines.unwritten == 1

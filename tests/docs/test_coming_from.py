@@ -5,8 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 
-import pytest
-
 from engine_core import Event, State, Trainer
 from engine_core.registry import Registry
 
@@ -44,6 +42,5 @@ def test_the_moments_are_events_in_their_order_but_for_evaluation():
     assert [name for name in named if name in training] == [name for name in training if name in named]
 
 
-@pytest.mark.parametrize("method", re.findall(r"`state\.(\w+)\(\)`", PAGE))
-def test_a_method_of_state_exists(method):
-    assert callable(getattr(State, method))
+def test_the_methods_of_state_exist():
+    assert [name for name in re.findall(r"`state\.(\w+)\(\)`", PAGE) if not callable(getattr(State, name))] == []

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
-from engine_core import Event, hookspecs
+from engine_core import Event
 
 from .conftest import DOCS, ROOT
 
@@ -17,16 +15,11 @@ TESTS = "\n".join(
 VALUES = [event.value for event in Event]
 
 
-def test_the_events_are_headings_in_the_order_in_which_they_fire():
-    headings = re.findall(r"^## (\w+)$", PAGE, re.MULTILINE)
+def test_the_events_are_headings_in_the_order_in_which_they_fire_each_with_its_own_specification():
+    shown = re.findall(r"^## (\w+)\n\n```\{hook\} (\w+)\n```$", PAGE, re.MULTILINE)
 
-    assert [heading for heading in headings if heading != "Pairs"] == VALUES
-
-
-def test_each_heading_shows_its_own_specification():
-    assert re.findall(r"^## (\w+)\n\n```\{hook\} (\w+)\n```$", PAGE, re.MULTILINE) == list(
-        zip(VALUES, VALUES, strict=True)
-    )
+    assert [heading for heading in re.findall(r"^## (\w+)$", PAGE, re.MULTILINE) if heading != "Pairs"] == VALUES
+    assert shown == list(zip(VALUES, VALUES, strict=True))
 
 
 def test_the_loop_shows_each_event_once_and_no_other():
@@ -36,11 +29,5 @@ def test_the_loop_shows_each_event_once_and_no_other():
     assert sorted(re.findall(r"[a-z]+_[a-z_]+|\binit\b", figure)) == sorted(VALUES)
 
 
-@pytest.mark.parametrize("event", VALUES)
-def test_an_event_has_a_specification_that_says_when_it_fires(event):
-    assert getattr(hookspecs, event).__doc__.startswith("Fire ")
-
-
-@pytest.mark.parametrize("event", VALUES)
-def test_an_event_appears_in_a_test(event):
-    assert re.search(rf"\b({event}|{event.upper()})\b", TESTS)
+def test_each_event_appears_in_a_test():
+    assert [event for event in VALUES if not re.search(rf"\b({event}|{event.upper()})\b", TESTS)] == []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 import click
-import pytest
 
 import engine_core
 from engine_core import errors
@@ -20,16 +19,17 @@ from .conftest import DOCS
 REFERENCE = {page.stem: page.read_text(encoding="utf-8") for page in (DOCS / "reference").glob("*.md")}
 
 
-@pytest.mark.parametrize("name", engine_core.__all__)
-def test_a_public_name_is_in_the_api_reference(name):
-    assert re.search(rf"^\.\. auto\w+:: engine_core(\.\w+)?\.{name}$", REFERENCE["api"], re.MULTILINE)
+def test_each_public_name_is_in_the_api_reference():
+    described = re.findall(r"^\.\. auto\w+:: engine_core(?:\.\w+)?\.(\w+)$", REFERENCE["api"], re.MULTILINE)
+
+    assert sorted({*engine_core.__all__} - {*described}) == []
 
 
-@pytest.mark.parametrize("name", [name for name in dir(Ranks) if not name.startswith("_")])
-def test_what_ranks_tell_each_other_is_on_the_page_for_authors(name):
+def test_what_ranks_tell_each_other_is_on_the_page_for_authors():
     cells = re.findall(r"^\| (`.*?) \|", (DOCS / "authors" / "scale.md").read_text(encoding="utf-8"), re.MULTILINE)
+    names = [name for name in dir(Ranks) if not name.startswith("_")]
 
-    assert re.search(rf"`{name}\b", " ".join(cells))
+    assert [name for name in names if not re.search(rf"`{name}\b", " ".join(cells))] == []
 
 
 def test_the_errors_are_in_the_reference():
@@ -40,16 +40,12 @@ def test_the_errors_are_in_the_reference():
     assert [error.__name__ for error in types if not error.__doc__] == []
 
 
-@pytest.mark.parametrize("key", Config.model_fields)
-def test_a_key_of_the_config_is_in_the_table(key):
-    table = re.findall(r"^\| (`.*?`) \|", REFERENCE["config"], re.MULTILINE)
+def test_each_key_of_the_config_and_setting_of_the_trainer_is_in_the_table():
+    table = ", ".join(re.findall(r"^\| (`.*?`) \|", REFERENCE["config"], re.MULTILINE))
+    settings = REFERENCE["config"][REFERENCE["config"].index("## trainer") :]
 
-    assert f"`{key}`" in ", ".join(table)
-
-
-@pytest.mark.parametrize("setting", TrainerSettings.model_fields)
-def test_a_setting_of_the_trainer_is_in_the_reference(setting):
-    assert f"`{setting}`" in REFERENCE["config"][REFERENCE["config"].index("## trainer") :]
+    assert [key for key in Config.model_fields if f"`{key}`" not in table] == []
+    assert [setting for setting in TrainerSettings.model_fields if f"`{setting}`" not in settings] == []
 
 
 def test_the_commands_have_a_heading_each():
@@ -73,21 +69,14 @@ REGISTERED = [
 ]
 
 
-@pytest.mark.parametrize("name", REGISTERED)
-def test_a_callback_or_logger_of_the_core_has_a_page_named_as_registered(name):
-    page = CALLBACKS / f"{name}.md"
-    begins = f"# {name}\n\n```{{callback}} {name}\n"
+def test_each_callback_and_logger_of_the_core_has_a_page_named_as_registered_and_no_other_has():
+    pages = {page.stem: page.read_text(encoding="utf-8") for page in CALLBACKS.glob("*.md")}
 
-    assert page.is_file(), (
-        f"write {page.relative_to(DOCS)}, add it to callbacks/index.md, and begin it with:\n{begins}```"
-    )
-    assert page.read_text(encoding="utf-8").startswith(begins)
+    assert sorted(pages) == sorted([*REGISTERED, "index"])
+    assert [name for name in REGISTERED if not pages[name].startswith(f"# {name}\n\n```{{callback}} {name}\n")] == []
 
 
-def test_each_of_these_pages_is_of_a_registered_one():
-    assert sorted(page.stem for page in CALLBACKS.glob("*.md")) == sorted([*REGISTERED, "index"])
+def test_the_environment_variables_are_explained():
+    page = (DOCS / "howto" / "plugins.md").read_text(encoding="utf-8")
 
-
-@pytest.mark.parametrize("variable", ["ENGINE_CORE_PLUGINS", "ENGINE_CORE_DISABLE_PLUGINS"])
-def test_an_environment_variable_is_explained(variable):
-    assert f"| `{variable}` |" in (DOCS / "howto" / "plugins.md").read_text(encoding="utf-8")
+    assert [f"| `ENGINE_CORE_{name}` |" in page for name in ("PLUGINS", "DISABLE_PLUGINS")] == [True, True]

@@ -6,8 +6,6 @@ import json
 import re
 import runpy
 
-import pytest
-
 from engine_core import AlgorithmMetadata, Event, PassMetadata
 from engine_core.needs import NEEDS, WRITABLE
 
@@ -27,18 +25,12 @@ def test_the_published_schema_is_that_of_the_models():
     )
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_each_field_has_a_description_and_a_default(model):
-    fields = SCHEMA["$defs"][model.__name__]["properties"]
-
-    assert list(fields) == list(model.model_fields)
-    assert [name for name, field in fields.items() if not field["description"] or "default" not in field] == []
-
-
-def test_a_description_is_that_of_the_docstring():
-    fields = SCHEMA["$defs"]["AlgorithmMetadata"]["properties"]
-
-    assert fields["before"]["description"] == (
+def test_each_field_has_a_description_which_is_that_of_the_docstring_and_a_default():
+    for model in MODELS:
+        fields = SCHEMA["$defs"][model.__name__]["properties"]
+        assert list(fields) == list(model.model_fields)
+        assert [name for name, field in fields.items() if not field["description"] or "default" not in field] == []
+    assert SCHEMA["$defs"]["AlgorithmMetadata"]["properties"]["before"]["description"] == (
         "names or `@tags` of algorithms that run later, at every event that both list; absent ones are ignored."
     )
 
@@ -51,21 +43,15 @@ def test_the_schema_lists_the_events_and_the_fields_of_state():
     assert fields["needs"]["items"]["enum"] == list(NEEDS)
 
 
-@pytest.mark.parametrize(
-    "name", ["", "two words", "@tag", "a:b", "a,b", "a/b", "tab\tbed", "new\nline", "sam", "SAM-2"]
-)
-def test_the_schema_allows_the_names_that_the_models_allow(name):
-    pattern = SCHEMA["$defs"]["PassMetadata"]["properties"]["name"]["anyOf"][0]["pattern"]
-
-    assert bool(re.search(pattern, name)) == is_allowed(PassMetadata, name=name)
-
-
-@pytest.mark.parametrize("reference", ["", "@", "@@tag", "@two words", "@tag", "sam"])
-@pytest.mark.parametrize("field", ["tags", "before", "after", "requires", "conflicts"])
-def test_the_schema_allows_the_references_that_the_models_allow(field, reference):
-    pattern = SCHEMA["$defs"]["AlgorithmMetadata"]["properties"][field]["items"]["pattern"]
-
-    assert bool(re.search(pattern, reference)) == is_allowed(AlgorithmMetadata, **{field: (reference,)})
+def test_the_schema_allows_the_names_and_references_that_the_models_allow():
+    fields = {model: SCHEMA["$defs"][model.__name__]["properties"] for model in MODELS}
+    for name in ("", "two words", "@tag", "a:b", "a,b", "a/b", "tab\tbed", "new\nline", "sam", "SAM-2"):
+        pattern = fields[PassMetadata]["name"]["anyOf"][0]["pattern"]
+        assert bool(re.search(pattern, name)) == is_allowed(PassMetadata, name=name), name
+    for reference in ("", "@", "@@tag", "@two words", "@tag", "sam"):
+        for field in ("tags", "before", "after", "requires", "conflicts"):
+            pattern = fields[AlgorithmMetadata][field]["items"]["pattern"]
+            assert bool(re.search(pattern, reference)) == is_allowed(AlgorithmMetadata, **{field: (reference,)})
 
 
 def is_allowed(model, **fields):
@@ -77,15 +63,9 @@ def is_allowed(model, **fields):
     return True
 
 
-def test_the_page_shows_the_fields_of_each_model():
-    assert re.findall(r"^```\{fields\} (\w+)\n```$", PAGE, re.MULTILINE) == [model.__name__ for model in MODELS]
-
-
-def test_the_page_lists_the_needs_with_their_sentences():
-    assert re.findall(r"^\| `(\w+)` \| (.*) \|$", PAGE, re.MULTILINE) == list(NEEDS.items())
-
-
-def test_the_page_lists_the_fields_of_state_that_are_written():
+def test_the_page_shows_the_fields_of_each_model_the_needs_and_the_fields_of_state_that_are_written():
     paragraph = PAGE[PAGE.index("`writes` names") : PAGE.index(". Parameters")]
 
+    assert re.findall(r"^```\{fields\} (\w+)\n```$", PAGE, re.MULTILINE) == [model.__name__ for model in MODELS]
+    assert re.findall(r"^\| `(\w+)` \| (.*) \|$", PAGE, re.MULTILINE) == list(NEEDS.items())
     assert re.findall(r"`(\w+)`", paragraph)[1:] == list(WRITABLE)
