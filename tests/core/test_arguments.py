@@ -85,16 +85,13 @@ def test_a_flag_is_true_or_false():
         assert (error, message.endswith("has to be True or False")) == (ArgumentTypeError, True)
 
 
-def test_a_key_is_an_index_a_name_or_a_pair_of_functions():
+def test_a_key_is_an_index_a_name_or_a_pair_of_functions_and_the_item_is_there():
     for key in (0, -1, "image", (len, print)):
         check_key("input_key", key)
     for key in (None, True, 1.0, (len,), (len, 1), [len, print]):
         error, message = refused(check_key, "input_key", key)
         assert error is ArgumentTypeError
         assert re.match("input_key=.* has to be an index, a key or attribute name", message)
-
-
-def test_a_missing_item_is_reported_with_the_name_of_the_argument():
     assert item_at({"x": 1}, "input_key", "x") == 1
     with pytest.raises(BatchKeyError, match=r"^input_key='y': a batch of type dict has no item 'y'.*set input_key to"):
         item_at({"x": 1}, "input_key", "y")

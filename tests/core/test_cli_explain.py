@@ -15,7 +15,19 @@ from .parts import source_of
 PLUGINS = (
     source_of("Late", events=("before_loss",))
     + source_of("Early", events=("init", "before_loss"), before=("late",))
-    + "class Picky(Late):\n    def __init__(self, needed): ...\n"
+    + source_of("Needy", events=("init",), needs=("whole_weights",))
+    + """
+class Picky(Late):
+    def __init__(self, needed): ...
+
+class Watch(Callback):
+    needs = ("freezing",)
+
+    def __init__(self):
+        raise AssertionError("not made")
+
+    def batch_end(self, state, logger): ...
+"""
 )
 DECLARED = "declared by Early (pace-plugin 1.0, before='late')"
 CONFIG = """
@@ -30,19 +42,25 @@ algorithms: [late, {target: "pace_plugin:Late"}]
 def pace(install, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    names = {name: f"pace_plugin:{name.capitalize()}" for name in ("early", "late", "picky")}
-    install("pace-plugin", {"algorithms": names}, {"pace_plugin": PLUGINS})
+    algorithms = {name: f"pace_plugin:{name.capitalize()}" for name in ("early", "late", "needy", "picky")}
+    points = {"algorithms": algorithms, "callbacks": {"watch": "pace_plugin:Watch"}}
+    install("pace-plugin", points, {"pace_plugin": PLUGINS})
+
+
+@pytest.fixture
+def explain(capsys):
+    """Return `explain(*arguments)`: exit code, stdout and stderr, which click's runner separates only if it is new."""
+
+    def explain(*arguments):
+        with pytest.raises(SystemExit) as end:
+            main(["explain", *arguments])
+        return end.value.code or 0, *capsys.readouterr()
+
+    return explain
 
 
 def run(*arguments):
     return CliRunner().invoke(main, ["explain", *arguments])
-
-
-def run_apart(capsys, *arguments):
-    """Return exit code, stdout and stderr; click's own runner separates the two only in newer versions."""
-    with pytest.raises(SystemExit) as end:
-        main(["explain", *arguments])
-    return end.value.code or 0, *capsys.readouterr()
 
 
 def test_algorithms_by_name():
@@ -81,9 +99,9 @@ def test_a_config_needs_neither_model_nor_data_and_is_explained_as_it_was_set(tm
     assert said == "Error: --set algorithms-=later: algorithms: there is no entry 'later'; did you mean 'late'?\n"
 
 
-def test_the_configs_own_order_is_explained(tmp_path, capsys):
+def test_the_configs_own_order_is_explained(tmp_path, explain):
     (tmp_path / "run.yaml").write_text(CONFIG.replace("Late", "Early") + "order: {before_loss: [late, early]}")
-    code, out, err = run_apart(capsys, "run.yaml", "--event", "before_loss")
+    code, out, err = explain("run.yaml", "--event", "before_loss")
     rows = ["  1. Late   before Early: your pass", "  2. Early  after Late: your pass"]
     assert (code, out.splitlines()) == (0, ["before_loss", *(f"{row} 'explicit_order'" for row in rows)])
     assert err == (
@@ -126,12 +144,9 @@ def test_two_where_one_does_not_run():
     assert json.loads(run(*arguments, "--json").output) == [{"event": "init", "why": said}]
 
 
-def draw(*arguments):
-    return CliRunner().invoke(main, ["picture", *arguments])
-
-
 def test_pictures_of_one_event():
-    assert draw("--algorithms", "late", "early", "--event", "before_loss").output.splitlines() == [
+    arguments = ["picture", "--algorithms", "late", "early", "--event", "before_loss"]
+    assert CliRunner().invoke(main, arguments).output.splitlines() == [
         "flowchart TB",
         '  subgraph e1["before_loss"]',
         '    e1a1["1. Early<br/>pace-plugin 1.0"]',
@@ -139,29 +154,28 @@ def test_pictures_of_one_event():
         f'    e1a1 -->|"{DECLARED}"| e1a2',
         "  end",
     ]
-    svg = draw("--algorithms", "late", "early", "--event", "before_loss", "--svg").output
+    svg = CliRunner().invoke(main, [*arguments, "--svg"]).output
     assert ET.fromstring(svg)[0].text == "How the order at before_loss comes about"
-    refused = draw("--algorithms", "late", "--svg")
+    refused = CliRunner().invoke(main, ["picture", "--algorithms", "late", "--svg"])
     assert (refused.exit_code, "--svg shows one event; say which with --event EVENT" in refused.output) == (2, True)
 
 
-def test_algorithms_that_exclude_each_other_are_explained_with_all_problems_and_exit_code_2(install, capsys):
+def test_a_terminal_gets_tables(on_terminal):
+    program = "from engine_core.cli import main; main(['explain', '--algorithms', 'late', 'early'])"
+    shown = on_terminal(f"import sys; sys.path[:0] = {sys.path!r}; {program}")
+    words = ("init: Early runs alone", "before_loss", "algorithm", "│ Early", "pace-plugin 1.0")
+    assert [word for word in words if word not in shown] == []
+
+
+def test_algorithms_that_exclude_each_other_are_explained_with_all_problems_and_exit_code_2(install, explain):
     text = source_of("Rival", events=("init",), conflicts=("late",), requires=("sleep",))
     install("rival-plugin", {"algorithms": {"rival": "rival_module:Rival"}}, {"rival_module": text}, version="0.2")
-    code, out, err = run_apart(capsys, "--algorithms", "rival", "late", "--json")
+    code, out, err = explain("--algorithms", "rival", "late", "--json")
     assert (code, list(json.loads(out))) == (2, ["init", "before_loss"])
     head, conflict, requirement = err.splitlines()
     assert head == "Error: these algorithms can't run together:"
     assert conflict.startswith("- 'rival' (Rival of rival-plugin 0.2) can't run together with 'late' (Late of pace-")
     assert requirement.startswith("- 'rival' (Rival of rival-plugin 0.2) requires 'sleep', and no such algorithm is li")
-
-
-def test_a_terminal_gets_tables(on_terminal):
-    program = "from engine_core.cli import main; main(['explain', '--algorithms', 'late', 'early'])"
-    environment = f"import sys; sys.path[:0] = {sys.path!r}; "
-    shown = on_terminal(environment + program)
-    words = ("init: Early runs alone", "before_loss", "algorithm", "│ Early", "pace-plugin 1.0")
-    assert [word for word in words if word not in shown] == []
 
 
 @pytest.mark.parametrize(
@@ -185,3 +199,22 @@ def test_a_mistake_is_one_message_and_exit_code_2(arguments, message):
     result = run(*arguments.split())
     assert (result.exit_code, "Traceback" in result.output) == (2, False)
     assert message in result.output
+
+
+DDP = "train with DDP instead, parallel='ddp', or leave it out"
+
+
+def test_what_a_loop_refuses_are_problems_beside_the_order_and_callbacks_are_not_made(tmp_path, explain):
+    (tmp_path / "run.yaml").write_text(CONFIG.replace("[late", "[needy, late") + "callbacks: [watch]")
+    code, out, err = explain("run.yaml", "--loop", "fsdp", "--json")
+    head, needy, watch = err.splitlines()
+    assert (code, list(json.loads(out)), head) == (2, ["init", "before_loss"], "Error: this can't run in fsdp:")
+    assert needy.startswith("- Needy (pace-plugin 1.0) can't work in fsdp: no whole_weights: each process has a part ")
+    assert watch.startswith("- Watch (pace-plugin 1.0) can't work in fsdp: no freezing: which parameters train is se")
+    assert (needy.endswith(DDP), watch.endswith(DDP)) == (True, True)
+    assert explain("run.yaml")[0] == 0
+    assert explain("--algorithms", "needy", "--loop", "fsdp")[2].splitlines() == [head, needy]
+    assert explain("--algorithms", "late", "--loop", "fsdp")[0] == 0
+    said = "Error: 'fsdb' is not among the installed loops; did you mean 'fsdp'?\n"
+    for source in (["run.yaml"], ["--algorithms", "late"]):
+        assert explain(*source, "--loop", "fsdb") == (2, "", said)

@@ -1,12 +1,19 @@
+"""What closes an engine: whatever comes first; and what outlives it: nothing."""
+
 import copy
 import gc
 import logging
 import pickle
+import subprocess
+import sys
+import weakref
 
 import pytest
 
-from engine_core import Callback, Engine, Logger, LoggerDestination, State
+from engine_core import Callback, Engine, Logger, LoggerDestination, State, hookimpl
 from engine_core.errors import ClosedEngineError, EngineError
+
+from .parts import A
 
 calls: list[str] = []
 
@@ -106,12 +113,6 @@ def test_the_context_manager_closes_whether_or_not_an_event_ran_and_lets_excepti
     assert calls == ["a close", "a post_close"]
 
 
-def test_collecting_an_engine_that_ran_no_event_closes_nothing():
-    Engine(State(callbacks=[Cb("b")]), Logger())
-    gc.collect()
-    assert calls == []
-
-
 def test_an_engine_can_not_be_copied():
     for copied in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(EngineError, match=r"Engine can't be copied or pickled, .*state_dict\(\), .*checkpoints"):
@@ -163,3 +164,93 @@ def test_a_closed_callback_can_be_used_again_even_if_its_closing_failed():
         calls.clear()
         opened(callback).close()
         assert calls == ["a close", "a post_close"][: 1 if "close" in fails else 2]
+
+
+class Guest:
+    @hookimpl(wrapper=True)
+    def batch_end(self, state):
+        return (yield)
+
+
+class Full(Dest):
+    def log_metrics(self, metrics, step):
+        raise OSError("disk full")
+
+
+def running():
+    engine = Engine(State(model=A(), algorithms=[A()], callbacks=[Cb("a")]), Logger([Full("d")]))
+    for event in ("init", "batch_end", "after_dataloader"):
+        engine.run_event(event)
+    return engine
+
+
+def test_nothing_keeps_the_state_of_a_closed_engine_alive_neither_host_nor_logger_nor_guests_nor_a_failure(recwarn):
+    engine, guest = running(), Guest()
+    engine.host.register(guest)
+    engine.run_event("batch_end")
+    engine.logger.log_metrics({"loss": 0.5})
+    host, logger = engine.host, engine.logger
+    watched = [weakref.ref(engine.state.model), weakref.ref(engine.state), weakref.ref(engine)]
+    engine.close()
+    del engine
+    gc.collect()
+    assert [ref() for ref in watched] == [None, None, None]
+    assert (host.get_plugins(), len(logger.destinations), len(recwarn)) == ({guest}, 1, 1)
+
+
+def test_collecting_an_engine_that_ran_an_event_closes_it_and_its_callback_can_be_used_again():
+    Engine(State(callbacks=[Cb("idle")]), Logger())
+    known, used = running(), running()
+    known.state.callbacks[0].engine = known.state.algorithms[0].engine = known
+    callback, watched = used.state.callbacks[0], weakref.ref(known)
+    del known, used
+    gc.collect()
+    assert (calls.count("a close"), "idle close" in calls, watched()) == (2, False, None)
+    with Engine(State(callbacks=[callback]), Logger()) as again:
+        again.run_event("init")
+    assert calls.count("a close") == 3
+
+
+def test_a_state_that_outlives_its_engines_forgets_them():
+    state = State(algorithms=[A()])
+    for _ in range(3):
+        Engine(state, Logger()).close()
+    assert state.algorithms._observers == []
+
+
+PROGRAM = """
+import sys
+from engine_core import Callback, Engine, Logger, State
+
+class Cb(Callback):
+    def close(self, state, logger):
+        print("close", state.run_name, flush=True)
+    def post_close(self):
+        print("post_close", flush=True)
+
+engine = Engine(State(callbacks=[Cb()], run_name="mine"), Logger())
+engine.run_event("init")
+"""
+
+
+IN_A_THREAD = f"""
+import threading
+
+def work():
+    exec({PROGRAM!r}, {{}})
+
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "code"),
+    [(PROGRAM, 0), (f"{PROGRAM}sys.exit(3)", 3), (f"{PROGRAM}sys.kept = engine", 0), (IN_A_THREAD, 0)],
+    ids=["runs out", "exit", "kept", "in a thread"],
+)
+def test_at_the_interpreters_exit_each_callback_has_been_closed_once(program, code):
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == ["close mine", "post_close"]
+    assert done.returncode == code

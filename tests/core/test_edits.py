@@ -2,10 +2,12 @@
 
 import pytest
 
-from engine_core import Algorithm, AlgorithmMetadata, Callback, Engine, Logger, LoggerDestination, State
+from engine_core import AlgorithmMetadata, Callback, Engine, Logger, LoggerDestination, State
+
+from .parts import Always
 
 
-class Alg(Algorithm):
+class Alg(Always):
     metadata = AlgorithmMetadata(events=("batch_end",))
 
     def __init__(self, name):
@@ -15,9 +17,6 @@ class Alg(Algorithm):
         return isinstance(other, Alg)
 
     __hash__ = None
-
-    def match(self, event, state):
-        return True
 
     def apply(self, event, state, logger):
         state.outputs.append(self.name)
@@ -29,9 +28,6 @@ class Cb(Callback):
 
     def batch_end(self, state, logger):
         state.outputs.append(self.name)
-
-    def close(self, state, logger):
-        state.outputs.append(f"{self.name} closed")
 
 
 def ran(engine):

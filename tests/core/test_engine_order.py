@@ -1,10 +1,22 @@
-"""What runs when at an event: algorithms, callbacks, destinations; at INIT the other way round."""
+"""What runs when at an event, at INIT the other way round, and the traces that are left."""
 
 import pytest
 
-from engine_core import Algorithm, AlgorithmMetadata, Callback, Engine, Event, Logger, LoggerDestination, State
+from engine_core import (
+    Algorithm,
+    AlgorithmMetadata,
+    Callback,
+    Engine,
+    Event,
+    Logger,
+    LoggerDestination,
+    State,
+    Trace,
+    Traces,
+    hookimpl,
+)
 
-from .parts import Quiet
+from .parts import Always, Quiet
 
 calls: list[str] = []
 
@@ -105,18 +117,6 @@ def test_match_is_asked_at_each_event_unless_the_metadata_lists_some_and_who_doe
         assert calls == expected
 
 
-def test_anything_with_match_and_apply_is_an_algorithm():
-    class Duck:
-        def match(self, event, state):
-            return True
-
-        def apply(self, event, state, logger):
-            return 7
-
-    engine = Engine(State(algorithms=[Duck()]), Logger())
-    assert [tuple(trace) for trace in engine.run_event("init").values()] == [("Duck", Event.INIT, 7, 0, True)]
-
-
 def test_one_object_may_have_two_roles_and_is_called_once_in_each():
     class Both(Alg):
         def batch_end(self, state, logger):
@@ -137,11 +137,6 @@ def test_an_event_may_be_fired_inside_an_event():
     engine = Engine(State(algorithms=[Alg("a")], callbacks=[Evaluating(), Cb("c")]), Logger())
     engine.run_event("batch_end")
     assert calls == ["a?", "a", "a?", "a", "c", "evaluated", "c"]
-
-
-def test_a_marker_only_event_runs_nothing():
-    make().run_marker_only_event("after_dataloader")
-    assert calls == []
 
 
 def test_destinations_receive_the_traces_of_each_event_at_which_algorithms_ran():
@@ -213,3 +208,72 @@ def test_an_algorithm_without_it_is_fine_and_each_engine_asks_again():
     for batch in ("b1", "b2"):
         run(Engine(State(algorithms=[algorithm]), Logger()), batch)
     assert calls == ["match", "validate b1", "match", "validate b2", "match"]
+
+
+class MixUp(Always):
+    def __init__(self, exit_code=None):
+        self.exit_code = exit_code
+
+    def apply(self, event, state, logger):
+        return self.exit_code
+
+    def __str__(self):
+        return "the same"
+
+    __repr__ = __str__
+
+
+class Failing(MixUp):
+    def apply(self, event, state, logger):
+        raise ZeroDivisionError
+
+
+def test_each_run_leaves_a_trace_under_name_and_event_in_running_order():
+    engine = Engine(State(algorithms=[MixUp(), MixUp(5), MixUp(0)]), Logger())
+    traces = engine.run_event(Event.AFTER_LOSS)
+    assert list(traces.items()) == [
+        ("MixUp-3/AFTER_LOSS", Trace("MixUp-3", Event.AFTER_LOSS, 0, 0, True)),
+        ("MixUp-2/AFTER_LOSS", Trace("MixUp-2", Event.AFTER_LOSS, 5, 1, True)),
+        ("MixUp/AFTER_LOSS", Trace("MixUp", Event.AFTER_LOSS, None, 2, True)),
+    ]
+    assert (type(traces), Engine(State(), Logger()).run_event("init")) == (Traces, {})
+
+
+def test_a_changing_exit_code_is_seen_each_time_in_traces_of_that_event_alone():
+    algorithm = MixUp(1)
+    engine = Engine(State(algorithms=[algorithm]), Logger())
+    codes = []
+    for algorithm.exit_code in (1, None, 3):
+        traces = engine.run_event("batch_end")
+        codes += [trace.exit_code for trace in traces.values()]
+        traces.clear()
+    assert codes == [1, None, 3]
+
+
+def test_a_wrapper_sees_what_ran_and_what_was_never_reached_when_one_raises_and_may_add_its_own():
+    seen = {}
+
+    class Watching:
+        @hookimpl(wrapper=True)
+        def batch_end(self, traces):
+            traces["mine"] = Trace("mine", Event.BATCH_END, 0, 0, run=True)
+            try:
+                return (yield)
+            finally:
+                seen.update({name: (trace.order, trace.run) for name, trace in traces.items()})
+
+    failing = Failing()
+    engine = Engine(State(algorithms=[MixUp(1), failing, MixUp(), MixUp()]), Logger())
+    engine.host.register(Watching())
+    with pytest.raises(ZeroDivisionError) as failure:
+        engine.run_event("batch_end")
+    assert failure.value.__notes__ == ["raised by apply of algorithm Failing at BATCH_END"]
+    assert seen == {
+        "mine": (0, True),
+        "MixUp/BATCH_END": (0, True),
+        "Failing/BATCH_END": (1, True),
+        "MixUp-2/BATCH_END": (2, False),
+        "MixUp-3/BATCH_END": (3, False),
+    }
+    engine.state.algorithms.remove(failing)
+    assert len(engine.run_event("batch_end")) == 4

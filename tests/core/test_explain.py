@@ -1,10 +1,16 @@
-"""The place of each algorithm has a reason: a sentence for people, and its parts for programs."""
+"""The place of each algorithm has a reason: a sentence for people, its parts for programs, kept in a run's manifest."""
 
 import json
 from importlib import import_module
+from pathlib import Path
+
+import pytest
 
 from engine_core import Callback, Engine, Logger, State, algorithm_pass
-from engine_core.explain import explain_algorithms
+from engine_core.errors import ArgumentError
+from engine_core.explain import explain_algorithms, find_algorithm, format_pair, why
+from engine_core.manifest import SCHEMA, read_manifest
+from engine_core.registry import Registry
 
 from .parts import A, Always, B, C, made, source_of
 
@@ -110,3 +116,160 @@ def test_it_shows_what_a_run_then_does_and_after_the_end_opens_nothing():
     engine.state.callbacks.append(callback := Callback())
     assert len(engine.explain("init")) == 3
     Engine(State(callbacks=[callback]), Logger()).run_event("init")
+
+
+def tell(algorithms, one, other, event, algorithm_passes=None):
+    return format_pair(why(explain_algorithms(algorithms, algorithm_passes), one, other, event)).splitlines()
+
+
+VERSION = Registry.scan().version_of("engine-core")
+FILO, DECLARED, CHECK = (
+    f"pass {name!r} of engine-core {VERSION}"
+    for name in ("set_filo_order", "apply_declared_order", "warn_if_multiple_loss_interpolation")
+)
+
+
+def row(by):
+    return f"  {by.ljust(len(CHECK))}  "
+
+
+def test_the_list_decides_where_nothing_else_does():
+    assert tell([A(), B()], "B", "A", "init") == [
+        "init: A runs before B, list position",
+        row("your list") + "A before B",
+        *(row(by) + "keeps this order" for by in (FILO, DECLARED, CHECK)),
+        "  no constraint is declared between the two",
+    ]
+
+
+def test_each_pass_in_turn_says_what_it_did_to_the_two():
+    def mine(algorithms, event):
+        return algorithms[::-1]
+
+    declared = "declared by First (before='b')"
+    assert tell([made("First", before=("b",)), B()], "First", "B", "after_loss", mine) == [
+        "after_loss: B runs before First, your pass 'mine'",
+        row("your list") + "First before B",
+        row(FILO) + "puts B before First: FILO, the list is reversed on AFTER events",
+        row(DECLARED) + f"puts First before B: {declared}",
+        row(CHECK) + "keeps this order",
+        row("your pass 'mine'") + "puts B before First",
+        f"  declared: First before B: {declared}",
+    ]
+
+
+def test_one_that_a_pass_took_out_or_added_is_reported_with_the_pass():
+    extra = B()
+    without_b = algorithm_pass(changes_members=True, name="without_b")(lambda algorithms, event: algorithms[:1])
+    add = algorithm_pass(changes_members=True, name="add")(lambda algorithms, event: [extra, *algorithms])
+    out = "B does not run at init: your pass 'without_b' takes it out"
+    assert tell([A(), B()], "A", "B", "init", without_b) == [out]
+    told = tell([A()], "A", "B", "init", add)
+    assert (told[0], told[1], told[-2]) == (
+        "init: B runs before A, B was added by your pass 'add'",
+        row("your list") + "only A",
+        row("your pass 'add'") + "adds B",
+    )
+
+
+def test_an_algorithm_is_found_by_its_unique_and_by_its_registered_name():
+    explanation = explain_algorithms([A(), made("B", name="bee"), A()])
+    assert [find_algorithm(explanation, name) for name in ("A-2", "A", "bee", "B")] == ["A-2", "A", "B", "B"]
+    with pytest.raises(ArgumentError, match=r"^'A' and 'A' are the same algorithm$"):
+        why(explanation, "A", "A", "init")
+    for name, message in [
+        ("bea", "'bea' is not one of the algorithms; did you mean 'bee'?"),
+        ("zzz", "'zzz' is not one of the algorithms; known: A, A-2, B, a, bee"),
+        ("a", "'a' names several algorithms: A, A-2; choose one"),
+    ]:
+        with pytest.raises(ValueError, match=r"is not one of|names several") as refusal:
+            find_algorithm(explanation, name)
+        assert str(refusal.value) == message
+
+
+REST = {
+    "schema": SCHEMA,
+    "run_name": "run",
+    "seed": 1,
+    "device": "cpu",
+    "precision": "fp32",
+    "command": ["engine-core", "train"],
+    "versions": {"python": "3.11"},
+    "config_file": "run.yaml",
+    "config": {},
+}
+
+
+@pytest.fixture
+def kept(tmp_path):
+    """Return `kept(explanation)`: what comes back from the manifest that holds it."""
+
+    def keep(explanation):
+        (tmp_path / "manifest.json").write_text(json.dumps({**REST, **explanation.to_json()}))
+        return read_manifest(tmp_path).explanation()
+
+    return keep
+
+
+def test_everything_comes_back_and_the_reasons_for_a_pair_are_the_same(kept):
+    extra, a = C(), made("A", after=("bee", "nobody"))
+
+    @algorithm_pass(changes_members=True)
+    def add_and_drop(algorithms, event):
+        return [extra, *(algorithm for algorithm in algorithms[::-1] if not isinstance(algorithm, C))]
+
+    explanation = explain_algorithms([a, C(), made("B", name="bee", events=("init", "after_loss"))], add_and_drop)
+    again = kept(explanation)
+    assert again == explanation
+    assert dict(again) == dict(explanation)
+    assert (len(again), again.skipped[0].what) == (26, "A: after='nobody'")
+    for pair in (("A", "B"), ("B", "C"), ("C", "A")):
+        for event in ("init", "after_loss", "fit_end"):
+            assert why(again, *pair, event) == why(explanation, *pair, event)
+
+
+def test_without_the_plugin(kept, install, monkeypatch):
+    text = source_of("Gone") + (
+        "\n@algorithm_pass(stage='placement')\ndef gone_first(algorithms, event):\n    return algorithms[::-1]\n"
+    )
+    points = {"algorithms": {"gone": "absent_module:Gone"}, "passes": {"gone_first": "absent_module:gone_first"}}
+    install("gone-plugin", points, {"absent_module": text}, version="3.0")
+    explanation = explain_algorithms([A(), import_module("absent_module").Gone()])
+    monkeypatch.setenv("ENGINE_CORE_PLUGINS", "")
+    again = kept(explanation)
+    assert again["init"][0] == ("Gone", "gone", "before A: pass 'gone_first' of gone-plugin", "gone-plugin", "3.0")
+
+
+def refusal_of(path):
+    with pytest.raises(ValueError, match=path) as refusal:
+        read_manifest(Path(path))
+    return str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "' holds no manifest.json: it is not a run's folder"),
+        ("{", "/manifest.json' is damaged, it is not JSON: "),
+        ("[]", "/manifest.json' is not a run's manifest: it has no schema number or no run_name"),
+        ('{"schema": 1}', "/manifest.json' is not a run's manifest: it has no schema number or no run_name"),
+        (
+            '{"schema": 2, "run_name": "x"}',
+            "/manifest.json' has schema 2, this engine-core reads schema 1; install the",
+        ),
+        ('{"schema": 1, "run_name": "x", "seed": "y"}', "/manifest.json' is damaged: algorithms: Field required"),
+    ],
+)
+def test_anything_but_a_manifest_is_refused_in_one_message(tmp_path, monkeypatch, text, message):
+    monkeypatch.chdir(tmp_path)
+    Path("run").mkdir()
+    if text is not None:
+        Path("run/manifest.json").write_text(text)
+    assert refusal_of("run").startswith(f"'run{message}")
+
+
+def test_what_does_not_exist_is_refused_with_the_nearest_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("baseline").mkdir()
+    assert refusal_of("basline") == "'basline' does not exist; did you mean 'baseline'?"
+    assert refusal_of("x") == "'x' does not exist"

@@ -1,11 +1,15 @@
 """What decides the order at an event: the list, declarations, nesting, an explicit order; and misspelt names."""
 
 import itertools
+from itertools import permutations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from engine_core import AlgorithmMetadata, Engine, Event, Logger, State, passes
-from engine_core.errors import EngineError, OrderWarning
+from engine_core.errors import EngineError, OrderError, OrderWarning
+from engine_core.passes import Edge, stable_sort, who_moved
 
 from .parts import A, Always, B, C, made, order_at, source_of
 
@@ -22,16 +26,11 @@ def test_a_tag_means_all_others_that_have_it():
     assert order_at("init", [tagged[0], A(), first, tagged[1]]) == ["A", "First", "Tagged", "Tagged-2"]
 
 
-def test_the_declared_order_is_literal_on_undo_events_too():
-    first = made("First", before=("b",))
+def test_the_declared_order_is_literal_on_undo_events_too_and_only_for_events_that_both_list():
+    first, second = made("First", before=("b",)), made("Second", events=("init",), before=("a",))
     for event, listed in (("before_loss", [B(), first]), ("after_loss", [B(), first]), ("after_loss", [first, B()])):
         assert order_at(event, listed) == ["First", "B"]
-
-
-def test_an_order_is_declared_only_for_events_that_both_list():
-    first = made("First", events=("fit_start",), before=("elsewhere", "b"))
-    elsewhere = made("Elsewhere", events=("init",), before=("first",))
-    assert order_at("fit_start", [elsewhere, B(), first]) == ["First", "B"]
+    assert order_at("fit_start", [A(), made("Fit", events=("fit_start",), before=("second",)), second]) == ["A", "Fit"]
 
 
 def test_a_requirement_is_met_by_an_algorithm_that_does_not_match_at_this_event():
@@ -39,11 +38,14 @@ def test_a_requirement_is_met_by_an_algorithm_that_does_not_match_at_this_event(
     assert order_at("init", [needy, made("Elsewhere", events=("fit_end",))]) == ["Needy"]
 
 
-def test_explicit_order_has_the_last_word():
+def test_explicit_order_has_the_last_word_also_for_algorithms_that_come_later():
     order = passes.explicit_order({"after_loss": ["a", "B"], "init": ["c"]})
     assert order_at("after_loss", [A(), B(), C()], order) == ["C", "A", "B"]
     assert order_at("init", [A(), B(), C()], order) == ["A", "B", "C"]
     assert order_at("fit_start", [A(), B(), C()], order) == ["A", "B", "C"]
+    engine = Engine(State(), Logger(), passes.explicit_order({"init": ["b", "a"]}))
+    engine.state.algorithms.extend([A(), B()])
+    assert list(engine.run_event("init")) == ["B/INIT", "A/INIT"]
 
 
 def test_an_unknown_name_in_an_explicit_order_is_reported_once_per_engine_at_the_line_that_made_it():
@@ -56,12 +58,6 @@ def test_an_unknown_name_in_an_explicit_order_is_reported_once_per_engine_at_the
         "explicit_order names 'aa' at AFTER_LOSS, but no algorithm here has that name; did you mean 'a'?"
     ]
     assert caught[0].filename == __file__
-
-
-def test_a_name_in_an_explicit_order_may_come_with_the_first_algorithms():
-    engine = Engine(State(), Logger(), passes.explicit_order({"init": ["b", "a"]}))
-    engine.state.algorithms.extend([A(), B()])
-    assert list(engine.run_event("init")) == ["B/INIT", "A/INIT"]
 
 
 def test_a_pass_by_sort_to_front_or_back_is_final_unless_it_runs_before_the_list_is_reversed():
@@ -166,25 +162,19 @@ def test_the_name_to_write_is_suggested(relation, reference, other, meant):
     ]
 
 
-@pytest.mark.parametrize(
-    "algorithms",
-    [
-        [at_init("A", before=("b",))],
-        [at_init("A", before=("augmix",)), at_init("B", name="augmixx")],
-        [at_init("A", before=("scale_layers_1",)), at_init("B", name="scale_layers_2")],
-        [at_init("A", before=("a",))],
-        [at_init("A", before=("BigThing",)), at_init("B", name="BigThing"), at_init("BigThing", name="other")],
-        [at_init("A", before=("@big_thin",)), at_init("BigThing")],
-    ],
-    ids=["absent", "short names", "other numbers", "its own name", "a registered name", "a tag"],
-)
-def test_a_name_that_may_be_meant_as_written_causes_no_warning(algorithms):
-    start(*algorithms)
-
-
-def test_the_name_of_another_installed_algorithm_causes_no_warning(install):
+def test_a_name_that_may_be_meant_as_written_causes_no_warning(install):
     install("other", {"algorithms": {"label_smoothng": "other:Other"}}, {"other": source_of("Other")})
-    start(at_init("A", before=("label_smoothng",)), at_init("LabelSmoothing"))
+    named = at_init("B", name="BigThing"), at_init("BigThing", name="other")
+    for reference, *others in [
+        ("b",),
+        ("a",),  # its own name
+        ("augmix", at_init("B", name="augmixx")),  # too short to be near
+        ("scale_layers_1", at_init("B", name="scale_layers_2")),
+        ("BigThing", *named),
+        ("@big_thin", at_init("BigThing")),
+        ("label_smoothng", at_init("LabelSmoothing")),  # another one that is installed
+    ]:
+        start(at_init("A", before=(reference,)), *others)
 
 
 def test_a_requirement_by_class_name_is_refused_with_the_name_to_write():
@@ -193,3 +183,77 @@ def test_a_requirement_by_class_name_is_refused_with_the_name_to_write():
     assert str(error.value) == (
         "'small' (Small) requires 'BigThing', and no such algorithm is listed; did you mean 'big_thing'?"
     )
+
+
+NAMES = ("a", "b", "c", "d", "e")
+
+
+@st.composite
+def acyclic(draw):
+    """Names in some order, and edges that agree with another order of them."""
+    names = draw(st.permutations(NAMES))
+    hidden = draw(st.permutations(NAMES))
+    pairs = draw(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)).filter(lambda p: p[0] < p[1]), max_size=8))
+    return names, [Edge(hidden[i], hidden[j], "test") for i, j in pairs]
+
+
+def holds(order, edges):
+    return all(order.index(edge.first) < order.index(edge.second) for edge in edges)
+
+
+@settings(max_examples=60)
+@given(acyclic())
+def test_of_all_orders_that_respect_the_edges_it_is_the_first_by_given_places(case):
+    names, edges = case
+    allowed = [order for order in permutations(names) if holds(order, edges)]
+    first = min(allowed, key=lambda order: [names.index(name) for name in order])
+    assert tuple(stable_sort(names, edges)) == tuple(stable_sort(names, edges[::-1] * 2)) == first
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(NAMES)), max_size=8))
+def test_it_refuses_exactly_what_no_order_can_satisfy(pairs):
+    edges = [Edge(first, second, "test") for first, second in pairs]
+    possible = any(holds(order, edges) for order in permutations(NAMES))
+    if possible:
+        assert holds(stable_sort(NAMES, edges), edges)
+    else:
+        with pytest.raises(OrderError, match="cycle"):
+            stable_sort(NAMES, edges)
+
+
+def test_edges_of_names_that_are_absent_are_not_constraints():
+    assert stable_sort(["b", "a"], [Edge("a", "x", "a"), Edge("x", "b", "x")]) == ["b", "a"]
+
+
+def test_a_cycle_is_printed_with_the_declaration_of_each_edge():
+    edges = [Edge("a", "b", "A"), Edge("b", "c", "B"), Edge("c", "a", "C"), Edge("c", "d", "D"), Edge("e", "a", "E")]
+    with pytest.raises(OrderError) as refusal:
+        stable_sort(NAMES, edges)
+    assert str(refusal.value).splitlines() == [
+        "the declared order has a cycle, remove one of these:",
+        "  a before b: declared by A",
+        "  b before c: declared by B",
+        "  c before a: declared by C",
+    ]
+
+
+@settings(max_examples=60)
+@given(st.lists(st.sampled_from("abcdef"), unique=True), st.lists(st.sampled_from("abcdef"), unique=True))
+def test_as_few_as_possible_moved_and_the_rest_kept_their_order(before, after):
+    moved = who_moved(before, after)
+    common = [name for name in after if name in before]
+    assert set(moved) <= set(common)
+    stayed = [name for name in common if name not in moved]
+    assert stayed == [name for name in before if name in stayed]
+    kept = [
+        size
+        for size in range(len(common) + 1)
+        for some in itertools.combinations(common, size)
+        if list(some) == [name for name in before if name in some]
+    ]
+    assert len(stayed) == max(kept)
+
+
+def test_of_two_neighbours_the_one_that_came_forward_has_moved():
+    assert who_moved(["a", "b", "c"], ["b", "a", "c"]) == ["b"]

@@ -162,26 +162,10 @@ def test_a_plugin_that_is_not_installed_is_refused_with_the_text_given(load):
         check_plugins(load("algorithms=[]", "callbacks+=time_limt"))
 
 
-PIECES = st.sampled_from(
-    [
-        "algorithms",
-        "eval_data",
-        "trainer",
-        "args",
-        "[",
-        "]",
-        "[0]",
-        "[ema]",
-        ".",
-        "=",
-        "+=",
-        "-=",
-        "null",
-        "1",
-        "{",
-        "}",
-    ]
-)
+PIECES = st.sampled_from([
+    *("algorithms", "eval_data", "trainer", "args", "[", "]", "[0]", "[ema]"),
+    *(".", "=", "+=", "-=", "null", "1", "{", "}"),
+])  # fmt: skip
 
 
 @settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -8,7 +8,6 @@ import pytest
 from engine_core import Engine, Logger, State
 from engine_core.errors import OrderError, PluginError
 from engine_core.passes import apply_declared_order, set_filo_order, warn_if_multiple_loss_interpolation
-from engine_core.registry import Registry
 
 from .parts import A, B, made, source_of
 
@@ -77,42 +76,12 @@ def test_an_algorithm_that_joins_later_brings_them_too_and_the_users_are_inserte
     assert engine.algorithm_passes == [set_filo_order, mine, *installed, mine]
 
 
-def test_a_plugin_installed_after_the_engine_was_made_brings_its_passes(install):
-    engine = Engine(State(algorithms=[A()]), Logger())
-    install("late-plugin", {"passes": {"prune_first": "late_module:prune_first"}}, {"late_module": FAKE})
-    engine.state.algorithms.append(import_module("late_module").Prune())
-    assert names_at(engine, "after_dataloader") == ["Prune", "A"]
-
-
-def test_all_that_an_engine_is_made_of_goes_by_one_scan(prune, monkeypatch):
-    scans, scan = [], Registry.scan
-    monkeypatch.setattr(Registry, "scan", lambda: scans.append(1) or scan())
-    engine = Engine(State(algorithms=[prune()]), Logger())
-    assert len(scans) == 1
-    engine.state.algorithms.append(A())
-    engine.run_event("init")
-    assert len(scans) == 2
-
-
-def test_a_disabled_pass_is_not_brought(prune, monkeypatch):
-    monkeypatch.setenv("ENGINE_CORE_DISABLE_PLUGINS", "prune_first")
-    engine = Engine(State(algorithms=[A(), prune(), B()]), Logger())
-    assert names_at(engine, "after_dataloader") == ["B", "Prune", "A"]
-
-
 def test_explain_names_pass_and_distribution_where_it_moved_something(prune):
     engine = Engine(State(algorithms=[A(), prune()]), Logger())
     filo, brought = "FILO, the list is reversed on AFTER events", "pass 'prune_first' of prune-plugin"
     assert [e.why for e in engine.explain("after_dataloader")] == [f"before A: {filo}", f"after Prune: {filo}"]
     engine.state.algorithms.reverse()
     assert [e.why for e in engine.explain("after_dataloader")] == [f"before A: {brought}", f"after Prune: {brought}"]
-
-
-def test_what_a_plugins_algorithm_raises_names_its_distribution(prune):
-    engine = Engine(State(algorithms=[prune()]), Logger())
-    with pytest.raises(AssertionError, match="at the end") as failure:
-        engine.run_event("fit_end")
-    assert failure.value.__notes__ == ["raised by apply of algorithm Prune (prune-plugin 0.7) at FIT_END"]
 
 
 def test_a_plugins_pass_that_breaks_a_declared_order_is_an_error_that_names_all_unless_the_user_repairs_it(prune):
@@ -148,9 +117,17 @@ def test_a_plugins_pass_may_change_members_if_it_says_so(with_pass):
     assert names_at(engine, "init") == ["Prune-2", "B", "Prune"]
 
 
-def test_a_broken_pass_of_a_distribution_in_use_is_an_error(with_pass):
-    with pytest.raises(PluginError, match=r"pass 'bad' of bad-plugin .* can't be loaded from 'bad_module:bad'"):
-        with_pass("", "")
+@pytest.mark.parametrize(
+    ("mark", "body", "said"),
+    [
+        ("", "", r"pass 'bad' of bad-plugin .* can't be loaded from 'bad_module:bad'"),
+        ("stage='direction', name='set_filo_order'", "return algorithms", "DISABLE_PLUGINS=bad-plugin:bad"),
+    ],
+    ids=["not there", "named like a built-in"],
+)
+def test_a_broken_pass_of_a_distribution_in_use_is_an_error(with_pass, mark, body, said):
+    with pytest.raises(PluginError, match=said):
+        with_pass(mark, body)
 
 
 def test_a_latecomer_whose_pass_is_broken_is_refused_each_time_and_nothing_is_half_done(install):
@@ -163,11 +140,6 @@ def test_a_latecomer_whose_pass_is_broken_is_refused_each_time_and_nothing_is_ha
             engine.run_event("init")
     engine.state.algorithms.pop()
     assert names_at(engine, "init") == ["A"]
-
-
-def test_a_pass_that_takes_the_name_of_a_built_in_is_refused(with_pass):
-    with pytest.raises(PluginError, match="DISABLE_PLUGINS=bad-plugin:bad"):
-        with_pass("stage='direction', name='set_filo_order'", "return algorithms")
 
 
 def test_passes_of_two_distributions_are_sorted_by_name_never_by_install_order(install):
@@ -183,9 +155,14 @@ def test_passes_of_two_distributions_are_sorted_by_name_never_by_install_order(i
     assert names_at(engine, "after_dataloader") == ["Zebra", "Aardvark", "A"]
 
 
-def test_a_plugins_pass_given_as_an_argument_is_the_users_own(prune):
-    engine = Engine(State(algorithms=[A(), B()]), Logger(), import_module("prune_module").prune_first)
-    assert [(p.metadata.name, p.origin) for p in engine._passes.active][-1] == ("prune_first", None)
+def test_a_plugins_pass_given_as_an_argument_is_the_users_own_and_what_its_algorithm_raises_names_it(prune):
+    module = import_module("prune_module")
+    engine = Engine(State(algorithms=[A(), B()]), Logger(), module.prune_first)
+    assert engine.explain("after_dataloader")[0].why.endswith("FILO, the list is reversed on AFTER events")
+    engine.state.algorithms = [prune()]
+    with pytest.raises(AssertionError, match="at the end") as failure:
+        engine.run_event("fit_end")
+    assert failure.value.__notes__ == ["raised by apply of algorithm Prune (prune-plugin 0.7) at FIT_END"]
 
 
 def test_an_instance_of_a_disabled_plugin_is_refused_rather_than_run_without_its_passes(prune, monkeypatch):
@@ -196,5 +173,6 @@ def test_an_instance_of_a_disabled_plugin_is_refused_rather_than_run_without_its
         "algorithm Prune is 'prune' of prune-plugin 0.7, which is disabled: "
         "listed in ENGINE_CORE_DISABLE_PLUGINS; leave it out, or enable it"
     )
-    monkeypatch.setenv("ENGINE_CORE_DISABLE_PLUGINS", "prune-plugin:prune_first")
-    assert names_at(Engine(State(algorithms=[A(), prune()]), Logger()), "after_dataloader") == ["Prune", "A"]
+    monkeypatch.setenv("ENGINE_CORE_DISABLE_PLUGINS", "prune-plugin:prune_first")  # the pass alone
+    engine = Engine(State(algorithms=[A(), prune(), B()]), Logger())
+    assert names_at(engine, "after_dataloader") == ["B", "Prune", "A"]

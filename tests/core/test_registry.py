@@ -1,10 +1,11 @@
 """What is installed, found by names, and whose it is: a distribution can't take what another ships."""
 
+import importlib
 import sys
 
 import pytest
 
-from engine_core import AlgorithmMetadata
+from engine_core import AlgorithmMetadata, Engine, Logger, State
 from engine_core.errors import PluginError
 from engine_core.registry import Registry
 
@@ -50,14 +51,6 @@ def test_records_are_sorted_by_kind_name_and_distribution(install):
     ]
 
 
-def test_other_groups_are_not_ours(install, tmp_path):
-    install("fake-plugin", {})
-    entries = "[console_scripts]\nx = m:X\n[engine_cores.algorithms]\nx = m:X\n[engine.algorithms]\nx = m:X\n"
-    (tmp_path / "site-packages" / "fake_plugin-1.0.dist-info" / "entry_points.txt").write_text(entries)
-    Registry.scan(refresh=True)
-    assert records("fake-plugin") == []
-
-
 def test_an_unknown_name_or_kind_suggests_the_nearest(install):
     install("fake-plugin", {"algorithms": {"selective": "m:S"}, "passes": {"sort_it": "m:p"}})
     load = Registry.scan().load
@@ -69,13 +62,9 @@ def test_an_unknown_name_or_kind_suggests_the_nearest(install):
         load("algorithm", "fake")
 
 
-def two_claims(install):
+def test_a_name_that_two_claim_is_an_error_unless_it_is_qualified_or_one_is_disabled(install, monkeypatch):
     for distribution, module in (("one-plugin", "one_module"), ("two-plugin", "two_module")):
         install(distribution, {"algorithms": {"fake": f"{module}:Fake"}}, {module: source_of("Fake")})
-
-
-def test_a_name_that_two_claim_is_an_error_that_lists_both_when_it_is_used(install):
-    two_claims(install)
     with pytest.raises(PluginError) as refusal:
         Registry.scan().load("algorithms", "fake")
     assert str(refusal.value) == (
@@ -85,12 +74,11 @@ def test_a_name_that_two_claim_is_an_error_that_lists_both_when_it_is_used(insta
     assert [(r.status, r.reason) for r in records("one-plugin")] == [
         ("ambiguous", "'fake' is claimed by one-plugin 1.0 and two-plugin 1.0; use 'one-plugin:fake' for this one")
     ]
-
-
-def test_a_qualified_name_chooses_however_it_is_spelt(install):
-    two_claims(install)
     for name in ("two-plugin:fake", "Two_Plugin:fake", "two.plugin:fake"):
         assert Registry.scan().load("algorithms", name).__module__ == "two_module"
+    monkeypatch.setenv("ENGINE_CORE_DISABLE_PLUGINS", "one-plugin")
+    assert Registry.scan().load("algorithms", "fake").__module__ == "two_module"
+    assert [r.status for r in records("one-plugin", "two-plugin")] == ["disabled", "available"]
 
 
 def test_a_built_in_name_cannot_be_shadowed(install):
@@ -148,13 +136,6 @@ def test_a_disabled_plugin_is_refused_before_it_is_imported(install, monkeypatch
         Registry.scan().load("algorithms", "fake")
 
 
-def test_a_name_is_free_when_the_other_claim_is_disabled(install, monkeypatch):
-    two_claims(install)
-    monkeypatch.setenv("ENGINE_CORE_DISABLE_PLUGINS", "one-plugin")
-    assert Registry.scan().load("algorithms", "fake").__module__ == "two_module"
-    assert [r.status for r in records("one-plugin", "two-plugin")] == ["disabled", "available"]
-
-
 def test_an_instance_belongs_to_the_first_distribution_in_its_family_and_ones_own_class_to_none(install):
     install("fake-plugin", FAKE, {"fake_module": source_of("Fake")})
     registry = Registry.scan()
@@ -188,37 +169,16 @@ def test_the_registered_name_is_metadatas_else_the_entry_points_else_the_classes
 ACME = {"algorithms": {"acme": "acme_module:Acme"}}
 
 
-@pytest.fixture
-def site(tmp_path):
-    return tmp_path / "site-packages"
-
-
-def list_files(site, folder, *files):
-    (site / folder / "RECORD").write_text("".join(f"{file},,\n" for file in (*files, f"{folder}/RECORD")))
-    Registry.scan(refresh=True)
-
-
-@pytest.fixture
-def claimed(install, site):
-    """Install a plugin, and another whose entry points lie in the plugin's modules."""
-    install("acme-plugin", ACME, {"acme_module": source_of("Acme")})
-    list_files(site, "acme_plugin-1.0.dist-info", "acme_module.py")
-    install("claim", {"algorithms": {"claimed": "acme_module:Acme", "deeper": "acme_module.made:Acme"}})
-    list_files(site, "claim-1.0.dist-info")
-
-
-@pytest.mark.usefixtures("claimed")
-def test_what_a_distribution_ships_stays_its_own_whatever_claims_it():
-    made = [type("Acme", (), {"__module__": f"acme_module{inner}"})() for inner in ("", ".made", ".made.deep")]
-    assert {Registry.scan().distribution_of(thing) for thing in made} == {"acme-plugin"}
-
-
-@pytest.mark.usefixtures("claimed")
-def test_the_record_of_a_claimed_class_is_that_of_the_distribution_that_ships_it(monkeypatch):
+def test_what_a_distribution_ships_stays_its_own_whatever_claims_it(install, tmp_path, monkeypatch):
     monkeypatch.setenv("ENGINE_CORE_DISABLE_PLUGINS", "acme-plugin")
-    Registry.scan(refresh=True)
-    acme = Registry.scan().load("algorithms", "claimed")
-    found = Registry.scan().identify(acme()).record
+    install("acme-plugin", ACME, {"acme_module": source_of("Acme")})
+    install("claim", {"algorithms": {"claimed": "acme_module:Acme", "deeper": "acme_module.made:Acme"}})
+    for name, file in (("acme_plugin-1.0", "acme_module.py"), ("claim-1.0", "claim.py")):
+        (tmp_path / "site-packages" / f"{name}.dist-info" / "RECORD").write_text(f"{file},,\n")
+    registry = Registry.scan(refresh=True)
+    classes = [type("Acme", (), {"__module__": f"acme_module{inner}"}) for inner in ("", ".made", ".made.deep")]
+    assert {registry.distribution_of(cls()) for cls in classes} == {"acme-plugin"}
+    found = registry.identify(registry.load("algorithms", "claimed")()).record
     assert (found.name, found.distribution, found.status) == ("acme", "acme-plugin", "disabled")
 
 
@@ -247,3 +207,75 @@ def test_a_denied_item_that_matches_nothing_is_reported_and_an_empty_one_is_not(
         "ENGINE_CORE_DISABLE_PLUGINS lists '*', which is not an installed plugin or distribution",
         "ENGINE_CORE_DISABLE_PLUGINS lists 'zzz', which is not an installed plugin or distribution",
     )
+
+
+CLASS = source_of("Mix")
+MORE = source_of("_Impl") + "\nPublic = _Impl\n\nclass Box:\n    class Inner(_Impl): ...\n"
+FILES = {"__init__": "from .shown import Shown", "shown": CLASS.replace("Mix", "Shown"), "more": MORE}
+ENTRIES = {
+    "image_mix": "twop.image:Mix",
+    "text_mix": "twop.text:Mix",
+    "nested": "twop.more:Box.Inner",
+    "alias": "twop.more:Public",
+    "shown": "twop:Shown",
+}
+
+
+@pytest.fixture
+def deny(install, tmp_path, monkeypatch):
+    """Install a package with algorithms; return what denies some of them by name."""
+    folder = tmp_path / "site-packages" / "twop"
+    folder.mkdir()
+    for module, text in {**FILES, "image": CLASS, "text": CLASS, "late": "def __getattr__(name): 1 / 0"}.items():
+        (folder / f"{module}.py").write_text(text)
+    install("two-plugin", {"algorithms": {**ENTRIES, "z_late": "twop.late:Mix", "z_unread": "twop.unread:Mix"}})
+
+    def deny(*names):
+        monkeypatch.setenv("ENGINE_CORE_DISABLE_PLUGINS", ",".join(names))
+        return Registry.scan(refresh=True)
+
+    yield deny
+    for module in [name for name in sys.modules if name.partition(".")[0] == "twop"]:
+        del sys.modules[module]
+
+
+def made(module, path):
+    found = importlib.import_module(module)
+    for name in path.split("."):
+        found = getattr(found, name)
+    return found()
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "path"),
+    [
+        ("image_mix", "twop.image", "Mix"),
+        ("text_mix", "twop.text", "Mix"),
+        ("nested", "twop.more", "Box.Inner"),
+        ("alias", "twop.more", "_Impl"),
+        ("shown", "twop.shown", "Shown"),
+    ],
+)
+def test_a_class_is_denied_and_accepted_by_the_record_that_leads_to_it(deny, name, module, path):
+    importlib.import_module("twop.late")
+    assert deny().identify(made(module, path)).name == name
+    deny(name)
+    with pytest.raises(PluginError, match=f"is '{name}' of two-plugin 1.0, which is disabled: listed in"):
+        Engine(State(algorithms=[made(module, path)]), Logger())
+    deny(*({*ENTRIES, "z_late"} - {name}))
+    Engine(State(algorithms=[made(module, path)]), Logger()).close()
+
+
+def test_a_subclass_has_the_record_of_its_base_if_it_is_named_like_it(deny):
+    for module in ("image", "text"):
+        base = type(made(f"twop.{module}", "Mix"))
+        assert deny().identify(type("Mix", (base,), {})()).name == f"{module}_mix"
+        assert deny().identify(type("Blend", (base,), {"__module__": __name__})()).record is None
+
+
+def test_a_class_whose_module_was_reloaded_has_the_record_that_it_had_and_nothing_is_imported_to_find_it(deny):
+    former = made("twop.text", "Mix")
+    importlib.reload(sys.modules["twop.text"])
+    registry, before = deny(), set(sys.modules)
+    assert registry.identify(former).name == "text_mix"
+    assert set(sys.modules) == before

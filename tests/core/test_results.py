@@ -1,4 +1,4 @@
-"""The last and the best value of each evaluation result, and which of two values is better."""
+"""The last and the best value of each evaluation result, which of two is better, and the name of a watched one."""
 
 import math
 import re
@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine_core.errors import ArgumentError
+from engine_core import State
+from engine_core.callbacks.monitor import Monitor
+from engine_core.errors import ArgumentError, ArgumentTypeError
 from engine_core.results import Best, Results
 
 PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "stop.md").read_text(encoding="utf-8")
@@ -116,3 +118,53 @@ def test_a_best_value_of_another_direction_is_not_restored():
     results.load({name: {"last": 5.0, "best": worst} for name in ("eval/mae", "eval/gap", "eval/f1")})
     assert results.last == {"eval/mae": 5.0, "eval/gap": 5.0, "eval/f1": 5.0}
     assert results.best == {"eval/f1": Best(7.0, 10, 1)}
+
+
+@pytest.mark.parametrize(
+    ("metric", "key", "label", "smaller_is_better"),
+    [
+        ("eval/accuracy", "eval/accuracy", "eval", False),
+        ("eval/loss", "eval/loss", "eval", True),
+        ("max:eval/loss", "eval/loss", "eval", False),
+        ("min:eval/error", "eval/error", "eval", True),
+        ("test/top/loss", "test/top/loss", "test", True),
+        ("test/f1/loss", "test/f1/loss", "test", None),
+        ("max:a:b/c:d", "a:b/c:d", "a:b", False),
+    ],
+)
+def test_a_name_says_loader_result_and_direction(metric, key, label, smaller_is_better):
+    monitor = Monitor(metric)
+    assert (monitor.key, monitor.label, monitor.smaller_is_better) == (key, label, smaller_is_better)
+
+
+def test_what_names_no_result_is_refused():
+    for metric in ("", "loss", "/loss", "eval/", "min:", "max:loss"):
+        with pytest.raises(ArgumentError, match=f"metric={metric!r} has to be the label of an evaluation loader"):
+            Monitor(metric)
+    with pytest.raises(ArgumentTypeError, match=r"metric=3 \(int\) has to be a name"):
+        Monitor(3)
+
+
+def test_better_is_smaller_or_larger_by_more_than_asked_for_and_finite():
+    small, large = Monitor("min:eval/x"), Monitor("max:eval/x")
+    for value, smaller, larger in ((0.25, True, False), (0.5, False, False), (1.0, False, True)):
+        assert (small.is_better(value, 0.5), large.is_better(value, 0.5)) == (smaller, larger)
+        assert not small.is_better(value, 0.5, by_more_than=0.5)
+        assert large.is_better(value, 0.5, by_more_than=0.25) is larger
+    assert small.is_better(1e30, None)
+    for monitor in (small, large):
+        for value in (math.nan, math.inf, -math.inf):
+            assert (monitor.is_better(value, 0.5), monitor.is_better(value, None)) == (False, False)
+            assert not monitor.reaches(value, 0.5)
+
+
+def test_the_nearest_result_and_the_nearest_loader_are_suggested():
+    state = State(metrics={"eval/loss": 0.5, "eval/accuracy": 0.75}, evaluators={"valid": [], "test": []})
+    assert Monitor("eval/accuracy").value_in(state) == 0.75
+    with pytest.raises(ArgumentError, match=r"no result 'eval/acuracy'; did you mean 'eval/accuracy'\?"):
+        Monitor("eval/acuracy").value_in(state)
+    Monitor("test/loss").check_loader(state)
+    with pytest.raises(ArgumentError, match=r"no evaluation loader is called 'vaild', .*; did you mean 'valid'\?"):
+        Monitor("vaild/loss").check_loader(state)
+    with pytest.raises(ArgumentError, match=r"nothing is evaluated.* give eval_dataloader to the Trainer"):
+        Monitor("eval/loss").check_loader(State())

@@ -1,7 +1,5 @@
 """What the design page says of the files: they are there, each is listed, and in the order of the layers."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

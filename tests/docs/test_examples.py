@@ -1,7 +1,5 @@
 """Every example in README, docs and docstrings runs, with nothing but what the reader sees on the page."""
 
-from __future__ import annotations
-
 import doctest
 import importlib
 import pkgutil

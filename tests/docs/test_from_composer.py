@@ -1,7 +1,5 @@
 """The page about Composer: its right side is the signatures and names of the code, its left side all of Composer's."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import json

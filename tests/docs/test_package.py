@@ -1,7 +1,5 @@
 """The project on the page "Ship it as a package" is complete: installed, it is found, and its tests pass."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

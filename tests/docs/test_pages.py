@@ -1,7 +1,5 @@
 """What a page refers to exists, also where a link leads to a heading, and each page can be reached."""
 
-from __future__ import annotations
-
 import functools
 import pkgutil
 import re

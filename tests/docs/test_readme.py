@@ -1,7 +1,5 @@
 """What the README promises a newcomer, in this order, and where its figures come from."""
 
-from __future__ import annotations
-
 import re
 import sys
 
