@@ -11,7 +11,7 @@ from engine_core.errors import OrderError, OrderWarning
 from engine_core.passes import apply_declared_order, set_filo_order, warn_if_multiple_loss_interpolation
 from engine_core.passes.pass_list import sort_passes
 
-from .parts import A, B, C, made
+from .parts import A, Always, B, C, made
 
 
 @settings(max_examples=30)
