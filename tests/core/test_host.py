@@ -5,16 +5,7 @@ import re
 
 import pytest
 
-from engine_core import (
-    AlgorithmMetadata,
-    Callback,
-    Engine,
-    Event,
-    Logger,
-    LoggerDestination,
-    State,
-    hookimpl,
-)
+from engine_core import AlgorithmMetadata, Callback, Engine, Event, Logger, LoggerDestination, State, hookimpl
 from engine_core.errors import EngineError, PluginError
 
 from .parts import Always, Quiet

@@ -76,14 +76,7 @@ READING_ORDER = {
 OPEN = {"callbacks", "loggers", "examples"}
 CLOSED = [folder for folder in FOLDERS if folder not in OPEN]
 NEEDS_TORCH = {"objective", "losses", "checkpoint", "surgery", "randomness"}  # of layers 0 to 5
-WITHOUT_TORCH = {
-    "config",
-    "explain",
-    "manifest",
-    "loggers",
-    "cli",
-    "__main__",
-}  # above
+WITHOUT_TORCH = {"config", "explain", "manifest", "loggers", "cli", "__main__"}  # above
 LAYER_OF = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 CORE = [name for name in MODULES if room(name) in LAYER_OF and LAYER_OF[room(name)] <= LAYER_OF["engine"]]
 TORCH_FREE = [name for name in CORE if not {name, room(name)} & NEEDS_TORCH]

@@ -149,8 +149,7 @@ def test_a_pass_a_pair_or_a_sequence_of_these_is_inserted_literally_among_the_co
 
 
 @pytest.mark.parametrize(
-    "given",
-    [(p, True), [p, 0], (p, 1.0), (p, None), (p, 0, 1), (0, p), "p", 3, [[p, 0]], State, (State, 0)],
+    "given", [(p, True), [p, 0], (p, 1.0), (p, None), (p, 0, 1), (0, p), "p", 3, [[p, 0]], State, (State, 0)]
 )
 def test_anything_else_is_a_value_error(given):
     with pytest.raises(ValueError, match=r"a pass is a function|the index of a pass is an int"):

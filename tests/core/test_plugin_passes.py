@@ -76,14 +76,6 @@ def test_an_algorithm_that_joins_later_brings_them_too_and_the_users_are_inserte
     assert engine.algorithm_passes == [set_filo_order, mine, *installed, mine]
 
 
-def test_explain_names_pass_and_distribution_where_it_moved_something(prune):
-    engine = Engine(State(algorithms=[A(), prune()]), Logger())
-    filo, brought = "FILO, the list is reversed on AFTER events", "pass 'prune_first' of prune-plugin"
-    assert [e.why for e in engine.explain("after_dataloader")] == [f"before A: {filo}", f"after Prune: {filo}"]
-    engine.state.algorithms.reverse()
-    assert [e.why for e in engine.explain("after_dataloader")] == [f"before A: {brought}", f"after Prune: {brought}"]
-
-
 def test_a_plugins_pass_that_breaks_a_declared_order_is_an_error_that_names_all_unless_the_user_repairs_it(prune):
     algorithms = [prune(), made("Before", before=("prune",))]
     engine = Engine(State(algorithms=algorithms), Logger())

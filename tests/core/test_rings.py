@@ -87,11 +87,7 @@ def runs(environment, matrix):
             tests = matrix.tests_with(whom, ring=ring, at_floors="--floors" in options, has_torch=True)
         else:
             own = [path for word in command for path in re.findall(r"tests/\w+", word)]
-            paths = {
-                "alone": map(matrix.tests_of, matrix.PLUGINS),
-                "beside": ["tests/beside"],
-                "pytest": own,
-            }
+            paths = {"alone": map(matrix.tests_of, matrix.PLUGINS), "beside": ["tests/beside"], "pytest": own}
             tests = paths.get(whom, ())
         found |= {(whom, path, ring) for path in tests for ring in rings if "--floors" not in options}
     return found

@@ -60,13 +60,6 @@ def test_the_remedy_that_it_shows_ends_it_and_keeps_the_order():
         assert [explained.algorithm for explained in order] == ["B", "A"]
 
 
-def test_several_fields_and_events_are_named_in_one_warning():
-    both = {"events": ("before_forward", "after_forward"), "writes": ("batch", "model")}
-    (message,) = told([writer("A", **both), writer("B", **both)])
-    assert "both write batch and model at BEFORE_FORWARD and AFTER_FORWARD, and" in message
-    assert "explicit_order({'before_forward': ['a', 'b'], 'after_forward': ['b', 'a']})" in message
-
-
 @pytest.mark.parametrize(
     "algorithms",
     [
