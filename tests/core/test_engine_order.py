@@ -1,8 +1,22 @@
-"""What runs when at an event: algorithms, callbacks, destinations; at INIT the other way round."""
+"""What runs when at an event, at INIT the other way round, and the traces that are left."""
 
 import pytest
 
-from engine_core import Algorithm, AlgorithmMetadata, Callback, Engine, Event, Logger, LoggerDestination, State
+from engine_core import (
+    Algorithm,
+    AlgorithmMetadata,
+    Callback,
+    Engine,
+    Event,
+    Logger,
+    LoggerDestination,
+    State,
+    Trace,
+    Traces,
+    hookimpl,
+)
+
+from .parts import Always, Quiet
 
 calls: list[str] = []
 
@@ -44,16 +58,12 @@ def make():
     return Engine(state, Logger([Dest("d1"), Dest("d2")]))
 
 
-@pytest.mark.parametrize("event", [event for event in Event if not event.is_undo and event is not Event.INIT])
-def test_algorithms_then_callbacks_then_destinations(event):
-    make().run_event(event)
-    assert calls == ["a1?", "a2?", "a1", "a2", "c1", "c2", "d1", "d2"]
-
-
-@pytest.mark.parametrize("event", [event for event in Event if event.is_undo])
-def test_on_undo_events_the_algorithms_alone_are_reversed(event):
-    make().run_event(event)
-    assert calls == ["a1?", "a2?", "a2", "a1", "c1", "c2", "d1", "d2"]
+def test_algorithms_then_callbacks_then_destinations_and_of_undo_events_the_algorithms_alone_are_reversed():
+    for event in set(Event) - {Event.INIT}:
+        calls.clear()
+        make().run_event(event)
+        algorithms = ["a2", "a1"] if event.is_undo else ["a1", "a2"]
+        assert calls == ["a1?", "a2?", *algorithms, "c1", "c2", "d1", "d2"]
 
 
 def test_at_init_destinations_then_callbacks_then_algorithms():
@@ -91,61 +101,31 @@ def test_match_and_apply_get_the_event_state_and_logger():
     assert calls == [(Event.EVAL_END, True), (Event.EVAL_END, True, True)]
 
 
-def test_match_is_asked_only_where_the_metadata_lists_the_event():
+def test_match_is_asked_at_each_event_unless_the_metadata_lists_some_and_who_does_not_match_is_not_applied():
     class Picky(Alg):
         metadata = AlgorithmMetadata(events=("before_loss", "fit_end"))
 
-    engine = Engine(State(algorithms=[Picky("p")]), Logger())
-    for event in Event:
-        engine.run_event(event)
-    assert calls == ["p?", "p", "p?", "p"]
-
-
-def test_without_declared_events_match_is_asked_at_each():
-    engine = Engine(State(algorithms=[Alg("a")]), Logger())
-    for event in Event:
-        engine.run_event(event)
-    assert calls == ["a?", "a"] * 26
-
-
-def test_an_algorithm_that_does_not_match_is_not_applied():
     class Never(Alg):
         def match(self, event, state):
             return False
 
-    engine = Engine(State(algorithms=[Never("n"), Alg("a")]), Logger())
-    assert list(engine.run_event("batch_end")) == ["Alg/BATCH_END"]
-    assert calls == ["a?", "a"]
+    for algorithm, expected in ((Picky("p"), ["p?", "p"] * 2), (Alg("a"), ["a?", "a"] * 26), (Never("n"), [])):
+        calls.clear()
+        engine = Engine(State(algorithms=[algorithm]), Logger())
+        for event in Event:
+            engine.run_event(event)
+        assert calls == expected
 
 
-def test_anything_with_match_and_apply_is_an_algorithm():
-    class Duck:
-        def match(self, event, state):
-            return True
-
-        def apply(self, event, state, logger):
-            return 7
-
-    engine = Engine(State(algorithms=[Duck()]), Logger())
-    assert [tuple(trace) for trace in engine.run_event("init").values()] == [("Duck", Event.INIT, 7, 0, True)]
-
-
-def test_one_object_may_be_callback_and_destination_and_is_called_once():
-    both = Dest("both")
-    engine = Engine(State(callbacks=[Cb("c"), both]), Logger([Dest("d"), both]))
-    engine.run_event("batch_end")
-    assert calls == ["c", "both", "d"]
-
-
-def test_an_algorithm_that_is_a_callback_too_is_both():
+def test_one_object_may_have_two_roles_and_is_called_once_in_each():
     class Both(Alg):
         def batch_end(self, state, logger):
             calls.append("heard")
 
-    both = Both("both")
-    engine = Engine(State(algorithms=[both], callbacks=[both]), Logger())
+    both, dest = Both("both"), Dest("dest")
+    engine = Engine(State(algorithms=[both], callbacks=[both, dest]), Logger([Dest("d"), dest]))
     engine.run_event("batch_end")
-    assert calls == ["both?", "both", "heard"]
+    assert calls == ["both?", "both", "heard", "dest", "d"]
 
 
 def test_an_event_may_be_fired_inside_an_event():
@@ -157,11 +137,6 @@ def test_an_event_may_be_fired_inside_an_event():
     engine = Engine(State(algorithms=[Alg("a")], callbacks=[Evaluating(), Cb("c")]), Logger())
     engine.run_event("batch_end")
     assert calls == ["a?", "a", "a?", "a", "c", "evaluated", "c"]
-
-
-def test_a_marker_only_event_runs_nothing():
-    make().run_marker_only_event("after_dataloader")
-    assert calls == []
 
 
 def test_destinations_receive_the_traces_of_each_event_at_which_algorithms_ran():
@@ -176,3 +151,129 @@ def test_destinations_receive_the_traces_of_each_event_at_which_algorithms_ran()
     engine.run_event("fit_start")
     engine.run_event("fit_end")
     assert calls == ["p?", "p", ["Picky/FIT_END"]]
+
+
+class Looks(Quiet):
+    metadata = AlgorithmMetadata(events=("after_dataloader",))
+
+    def match(self, event, state):
+        calls.append("match")
+        return False
+
+    def validate(self, state):
+        calls.append(f"validate {state.batch}")
+
+
+class Elsewhere(Looks):
+    metadata = AlgorithmMetadata(events=("fit_end",))
+
+
+def run(engine, *batches):
+    for engine.state.batch in batches:
+        engine.run_event("after_dataloader")
+
+
+def test_each_algorithm_looks_at_the_first_batch_once_before_any_match_and_latecomers_at_their_own():
+    engine = Engine(State(algorithms=[Looks(), Elsewhere()]), Logger())
+    run(engine, None, "b1", "b2")
+    engine.state.algorithms.append(Elsewhere())
+    run(engine, "b3", "b4")
+    assert calls == ["match", "validate b1", "validate b1", "match", "match", "validate b3", "match", "match"]
+
+
+def test_no_other_event_will_do():
+    engine = Engine(State(algorithms=[Elsewhere()], batch="b1"), Logger())
+    for event in ("init", "batch_start", "fit_end", "eval_batch_start"):
+        engine.run_event(event)
+    assert calls == ["match"]
+
+
+def test_what_it_raises_stops_the_run_before_anything_is_changed():
+    class Refusing(Looks):
+        def validate(self, state):
+            raise ValueError(f"can't prune {state.batch}")
+
+    engine = Engine(State(algorithms=[Looks(), Refusing()]), Logger())
+    for _ in range(2):
+        with pytest.raises(ValueError, match="can't prune b1") as failure:
+            run(engine, "b1")
+    assert failure.value.__notes__ == ["raised by validate of algorithm Refusing at AFTER_DATALOADER"]
+    assert calls == ["validate b1"]
+
+
+def test_an_algorithm_without_it_is_fine_and_each_engine_asks_again():
+    duck = type("Duck", (), {"match": Looks.match, "apply": Looks.apply})()
+    algorithm = Looks()
+    run(Engine(State(algorithms=[duck]), Logger()), "b1")
+    for batch in ("b1", "b2"):
+        run(Engine(State(algorithms=[algorithm]), Logger()), batch)
+    assert calls == ["match", "validate b1", "match", "validate b2", "match"]
+
+
+class MixUp(Always):
+    def __init__(self, exit_code=None):
+        self.exit_code = exit_code
+
+    def apply(self, event, state, logger):
+        return self.exit_code
+
+    def __str__(self):
+        return "the same"
+
+    __repr__ = __str__
+
+
+class Failing(MixUp):
+    def apply(self, event, state, logger):
+        raise ZeroDivisionError
+
+
+def test_each_run_leaves_a_trace_under_name_and_event_in_running_order():
+    engine = Engine(State(algorithms=[MixUp(), MixUp(5), MixUp(0)]), Logger())
+    traces = engine.run_event(Event.AFTER_LOSS)
+    assert list(traces.items()) == [
+        ("MixUp-3/AFTER_LOSS", Trace("MixUp-3", Event.AFTER_LOSS, 0, 0, True)),
+        ("MixUp-2/AFTER_LOSS", Trace("MixUp-2", Event.AFTER_LOSS, 5, 1, True)),
+        ("MixUp/AFTER_LOSS", Trace("MixUp", Event.AFTER_LOSS, None, 2, True)),
+    ]
+    assert (type(traces), Engine(State(), Logger()).run_event("init")) == (Traces, {})
+
+
+def test_a_changing_exit_code_is_seen_each_time_in_traces_of_that_event_alone():
+    algorithm = MixUp(1)
+    engine = Engine(State(algorithms=[algorithm]), Logger())
+    codes = []
+    for algorithm.exit_code in (1, None, 3):
+        traces = engine.run_event("batch_end")
+        codes += [trace.exit_code for trace in traces.values()]
+        traces.clear()
+    assert codes == [1, None, 3]
+
+
+def test_a_wrapper_sees_what_ran_and_what_was_never_reached_when_one_raises_and_may_add_its_own():
+    seen = {}
+
+    class Watching:
+        @hookimpl(wrapper=True)
+        def batch_end(self, traces):
+            traces["mine"] = Trace("mine", Event.BATCH_END, 0, 0, run=True)
+            try:
+                return (yield)
+            finally:
+                seen.update({name: (trace.order, trace.run) for name, trace in traces.items()})
+
+    failing = Failing()
+    engine = Engine(State(algorithms=[MixUp(1), failing, MixUp(), MixUp()]), Logger())
+    engine.host.register(Watching())
+    with pytest.raises(ZeroDivisionError) as failure:
+        engine.run_event("batch_end")
+    assert failure.value.__notes__ == ["raised by apply of algorithm Failing at BATCH_END"]
+    assert seen == {
+        "mine": (0, True),
+        "MixUp/BATCH_END": (0, True),
+        "Failing/BATCH_END": (1, True),
+        "MixUp-2/BATCH_END": (2, False),
+        "MixUp-3/BATCH_END": (3, False),
+    }
+    engine.state.algorithms.remove(failing)
+    assert len(engine.run_event("batch_end")) == 4

@@ -1,10 +1,11 @@
+import functools
+import inspect
 import pickle
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from engine_core import Event
+from engine_core import Algorithm, AlgorithmMetadata, Callback, Event, hookspecs
+from engine_core_author import misspelt_events
 
 # name, canonical name, half of a pair ("before"/"after"), partner, fired by evaluation; in the order of the contract
 TABLE = [
@@ -37,17 +38,13 @@ TABLE = [
 ]
 
 
-def test_there_are_these_26_events_in_this_order():
+def test_there_are_these_26_events_in_this_order_and_each_knows_its_pair():
     assert [event.name for event in Event] == [row[0] for row in TABLE]
-    assert len(TABLE) == 26
-
-
-@pytest.mark.parametrize(("name", "canonical", "half", "partner", "is_eval"), TABLE)
-def test_each_event_knows_its_pair(name, canonical, half, partner, is_eval):
-    event = Event[name]
-    known = (event.value, event.canonical_name, event.is_before_event, event.is_after_event, event.is_eval)
-    assert known == (name.lower(), canonical, half == "before", half == "after", is_eval)
-    assert event.partner is (Event[partner] if partner else None)
+    for name, canonical, half, partner, is_eval in TABLE:
+        event = Event[name]
+        known = (event.value, event.canonical_name, event.is_before_event, event.is_after_event, event.is_eval)
+        assert known == (name.lower(), canonical, half == "before", half == "after", is_eval)
+        assert event.partner is (Event[partner] if partner else None)
 
 
 def test_only_the_after_halves_of_before_after_pairs_undo():
@@ -55,43 +52,107 @@ def test_only_the_after_halves_of_before_after_pairs_undo():
     assert [event.name for event in Event if event.is_undo] == [*undo, "EVAL_AFTER_FORWARD"]
 
 
-@given(st.sampled_from(list(Event)), st.lists(st.booleans(), min_size=20, max_size=20))
-def test_an_event_is_found_by_its_name_in_any_case(event, upper):
-    name = "".join(letter.upper() if up else letter for letter, up in zip(event.value, [*upper, False], strict=False))
-    assert Event(name + event.value[len(name) :]) is event
-    assert Event(event) is event
+def test_an_event_is_found_by_its_name_in_any_case_and_survives_pickling_as_itself():
+    for event in Event:
+        found = [Event(name) for name in (event, event.name, event.value, event.value.title())]
+        assert {id(each) for each in (*found, pickle.loads(pickle.dumps(event)))} == {id(event)}
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [
+def test_an_unknown_name_is_a_value_error_that_suggests_the_nearest_and_anything_else_a_type_error():
+    for name, hint in [
         ("befor_loss", "'befor_loss' is not an event; did you mean 'before_loss'?"),
         ("EPOCH_STOP", "'EPOCH_STOP' is not an event; did you mean 'epoch_start'?"),
         ("", "'' is not an event; known: after_backward, after_dataloader"),
-    ],
-)
-def test_an_unknown_name_is_a_value_error_that_suggests_the_nearest(name, hint):
-    with pytest.raises(ValueError, match="is not an event") as refusal:
-        Event(name)
-    assert str(refusal.value).startswith(hint)
+    ]:
+        with pytest.raises(ValueError, match="is not an event") as refusal:
+            Event(name)
+        assert str(refusal.value).startswith(hint)
+    for value in (3, None, b"init", ["init"]):
+        with pytest.raises(TypeError) as refused:
+            Event(value)
+        assert str(refused.value) == f"an event is named by a string or an Event, not by {value!r}"
 
 
-@pytest.mark.parametrize("value", [3, None, b"init", ["init"]])
-def test_anything_but_a_string_is_a_type_error_that_names_it(value):
-    with pytest.raises(TypeError) as refusal:
-        Event(value)
-    assert str(refusal.value) == f"an event is named by a string or an Event, not by {value!r}"
-
-
-def test_an_event_is_its_value_as_a_string():
+def test_an_event_is_its_value_as_a_string_and_the_same_key():
     assert (str(Event.BATCH_END), f"{Event.BATCH_END}", "%s" % Event.BATCH_END) == ("batch_end",) * 3  # noqa: UP031
     assert Event.BATCH_END == "batch_end"
+    assert ({Event.BATCH_END: 1}["batch_end"], {"batch_end": 1}[Event.BATCH_END]) == (1, 1)
 
 
-def test_an_event_and_its_value_are_the_same_dictionary_key():
-    assert {Event.BATCH_END: 1}["batch_end"] == 1
-    assert {"batch_end": 1}[Event.BATCH_END] == 1
+SPECS = {name: thing for name, thing in vars(hookspecs).items() if hasattr(thing, "engine_core_spec")}
 
 
-def test_an_event_survives_pickling_as_itself():
-    assert pickle.loads(pickle.dumps(Event.EVAL_END)) is Event.EVAL_END
+def test_there_is_one_spec_for_each_event_in_the_same_order():
+    assert list(SPECS) == [event.value for event in Event]
+
+
+def test_a_spec_takes_event_state_logger_and_traces_all_typed_and_says_when_it_fires_and_nothing_else():
+    typed = "(event: 'Event', state: 'State', logger: 'Logger', traces: 'Traces') -> 'None'"
+    assert {str(inspect.signature(spec)) for spec in SPECS.values()} == {typed}
+    assert [name for name, spec in SPECS.items() if not spec.__doc__.startswith("Fire ")] == []
+    assert {inspect.getsource(spec).split('"""')[-1].strip() for spec in SPECS.values()} == {""}
+
+
+def of(match, apply=lambda self, event, state, logger: None):
+    class Subject(Algorithm):
+        metadata = AlgorithmMetadata(events=("after_loss",))
+
+    Subject.match, Subject.apply = match, apply
+    Subject.__abstractmethods__ = frozenset()
+    return Subject
+
+
+def test_a_near_name_in_match_is_found_however_it_is_compared():
+    def match(self, event, state):
+        return event == "after_lss"
+
+    @functools.wraps(match)
+    def wrapped(*given):
+        return match(*given)
+
+    for way in (
+        *(match, wrapped),
+        lambda self, event, state: event in ("init", "after_lss"),
+        lambda self, event, state: event in {"init", "after_lss"},
+        lambda self, event, state: any(event == name for name in ("after_lss",)),
+    ):
+        (said,) = misspelt_events(of(way))
+        assert said.endswith("match mentions 'after_lss', and no event has that name; did you mean 'after_loss'?")
+
+
+def test_methods_of_a_callback_are_looked_at_too():
+    class Watch(Callback):
+        def batch_end(self, state, logger):
+            return state.metrics.get("evalend")
+
+        def _own(self):
+            return "after_lss"
+
+    assert list(misspelt_events(Watch)) == [
+        "Watch.batch_end mentions 'evalend', and no event has that name; did you mean 'eval_end'?"
+    ]
+
+
+def told_of(text):
+    namespace = {}
+    exec(f"def match(self, event, state):\n    return event == {text!r}", namespace)
+    return list(misspelt_events(of(namespace["match"])))
+
+
+def test_one_slip_is_told_and_what_is_an_event_a_pair_or_nothing_like_one_is_not():
+    slips = (
+        "afterloss afteer_loss after_lozs after_losss after_lsos aftre_loss after_los bfore_loss befor_loss val_start"
+    )
+    assert [text for text in slips.split() if len(told_of(text)) != 1] == []
+    fine = "after_loss eval_forward eval_batch After_lss int loss targets my_event"
+    assert [text for text in (*fine.split(), "after the loss") if told_of(text)] == []
+    for method in (None, 3, property(lambda self: None), staticmethod(len), type):  # without code
+        assert list(misspelt_events(of(method))) == []
+
+
+def test_names_of_metrics_and_items_are_no_events_though_they_resemble_one():
+    names = "finite batch_mean batch_std batch_index batch_stats epoch_len eval_batch_size fit_state"
+    for text in names.split():
+        namespace = {}
+        exec(f"def apply(self, event, state, logger):\n    logger.log_metrics({{{text!r}: 0.0}})", namespace)
+        assert list(misspelt_events(of(lambda *_: True, namespace["apply"]))) == []

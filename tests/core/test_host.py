@@ -1,21 +1,17 @@
-"""The pluggy host: what is called, when, and in which order."""
+"""The pluggy host: what is called, when, in which order, and what is refused."""
 
-import pluggy
+import functools
+import re
+
 import pytest
 
-from engine_core import (
-    Algorithm,
-    AlgorithmMetadata,
-    Callback,
-    Engine,
-    Event,
-    Logger,
-    LoggerDestination,
-    State,
-    hookimpl,
-)
+from engine_core import AlgorithmMetadata, Callback, Engine, Event, Logger, LoggerDestination, State, hookimpl
+from engine_core.errors import EngineError, PluginError
+
+from .parts import Always, Quiet
 
 calls: list[str] = []
+PLAIN = ["algorithm", "callback", "destination"]
 
 
 @pytest.fixture(autouse=True)
@@ -23,11 +19,8 @@ def forget():
     calls.clear()
 
 
-class Alg(Algorithm):
+class Alg(Always):
     metadata = AlgorithmMetadata(events=("init", "batch_end"))
-
-    def match(self, event, state):
-        return True
 
     def apply(self, event, state, logger):
         calls.append("algorithm")
@@ -54,10 +47,9 @@ class Plain:
     @hookimpl
     def batch_end(self):
         calls.append(self.name)
+        return "what it returns does not matter"
 
-    @hookimpl
-    def init(self):
-        calls.append(self.name)
+    init = batch_end
 
 
 class Early:
@@ -66,104 +58,51 @@ class Early:
         calls.append("early")
 
 
-class Wrapper:
-    def __init__(self, name="wrapper"):
-        self.name = name
+def wrapper(name="wrapper", **options):
+    class Wrapper:
+        @hookimpl(wrapper=True, **options)
+        def batch_end(self):
+            calls.append(f"{name} in")
+            result = yield
+            calls.append(f"{name} out")
+            return result
 
-    @hookimpl(wrapper=True)
-    def batch_end(self):
-        calls.append(f"{self.name} in")
-        result = yield
-        calls.append(f"{self.name} out")
-        return result
+        @hookimpl(wrapper=True, **options)
+        def init(self):
+            return (yield from self.batch_end())
 
-    @hookimpl(wrapper=True)
-    def init(self):
-        return (yield from self.batch_end())
-
-
-class Inner:
-    @hookimpl(wrapper=True, trylast=True)
-    def batch_end(self):
-        calls.append("inner in")
-        result = yield
-        calls.append("inner out")
-        return result
+    return Wrapper()
 
 
-def make():
-    return Engine(State(algorithms=[Alg()], callbacks=[Cb()]), Logger([Dest()]))
+def make(*plugins):
+    engine = Engine(State(algorithms=[Alg()], callbacks=[Cb()]), Logger([Dest()]))
+    for plugin in plugins:
+        engine.host.register(plugin)
+    return engine
 
 
-def test_the_host_is_pluggys_manager_with_a_spec_for_each_event():
-    host = make().host
-    assert isinstance(host, pluggy.PluginManager)
-    assert [event for event in Event if not getattr(host.hook, event.value).spec] == []
-
-
-def test_an_implementation_gets_the_arguments_that_it_names():
-    class Curious:
-        @hookimpl
-        def batch_end(self, traces, event, logger, state):
-            calls.append((list(traces), event, logger is engine.logger, state is engine.state))
-
-    engine = make()
-    engine.host.register(Curious())
-    engine.run_event("batch_end")
-    assert calls == ["algorithm", "callback", "destination", (["Alg/BATCH_END"], Event.BATCH_END, True, True)]
-
-
-def test_a_wrapper_surrounds_algorithms_callbacks_destinations_and_implementations():
-    engine = make()
-    engine.host.register(Plain())
-    engine.host.register(Wrapper())
-    engine.run_event("batch_end")
-    assert calls == ["wrapper in", "algorithm", "callback", "destination", "plain", "wrapper out"]
-
-
-def test_at_init_it_is_the_other_way_round():
-    engine = make()
-    engine.host.register(Plain())
-    engine.host.register(Wrapper())
-    engine.run_event("init")
-    assert calls == ["wrapper in", "destination", "callback", "plain", "algorithm", "wrapper out"]
-
-
-def test_the_later_of_two_wrappers_is_the_outer_one():
-    engine = make()
-    engine.host.register(Wrapper("first"))
-    engine.host.register(Wrapper("second"))
-    engine.run_event("batch_end")
-    assert calls[:2] + calls[-2:] == ["second in", "first in", "first out", "second out"]
-
-
-def test_the_algorithms_are_innermost_even_to_a_trylast_wrapper_that_comes_later():
-    engine = make()
-    engine.host.register(Wrapper())
-    engine.host.register(Inner())
-    engine.run_event("batch_end")
-    assert calls == [
-        "wrapper in",
-        "inner in",
-        "algorithm",
-        "callback",
-        "destination",
-        "inner out",
-        "wrapper out",
-    ]
-
-
-def test_a_tryfirst_implementation_runs_before_callbacks_but_after_algorithms():
-    engine = make()
-    engine.host.register(Early())
-    engine.run_event("batch_end")
-    assert calls == ["algorithm", "early", "callback", "destination"]
+@pytest.mark.parametrize(
+    ("plugins", "event", "order"),
+    [
+        ([Plain(), wrapper()], "batch_end", ["wrapper in", *PLAIN, "plain", "wrapper out"]),
+        ([Plain(), wrapper()], "init", ["wrapper in", *PLAIN[:0:-1], "plain", "algorithm", "wrapper out"]),
+        ([wrapper("a"), wrapper("b")], "batch_end", ["b in", "a in", *PLAIN, "a out", "b out"]),
+        (
+            [wrapper(), wrapper("inner", trylast=True)],
+            "batch_end",
+            ["wrapper in", "inner in", *PLAIN, "inner out", "wrapper out"],
+        ),
+        ([Early()], "batch_end", ["algorithm", "early", "callback", "destination"]),
+    ],
+    ids=["wrapper", "init", "two wrappers", "trylast wrapper", "tryfirst"],
+)
+def test_wrappers_surround_all_and_of_the_rest_algorithms_come_first_and_at_init_last(plugins, event, order):
+    make(*plugins).run_event(event)
+    assert calls == order
 
 
 def test_the_order_is_the_same_after_the_algorithms_were_edited():
-    engine = make()
-    for plugin in (Plain("one"), Plain("two"), Wrapper(), Inner(), Early()):
-        engine.host.register(plugin)
+    engine = make(Plain("one"), Plain("two"), wrapper(), wrapper("inner", trylast=True), Early())
     engine.run_event("batch_end")
     before = calls.copy()
     calls.clear()
@@ -174,37 +113,18 @@ def test_the_order_is_the_same_after_the_algorithms_were_edited():
     assert before.index("two") < before.index("one")
 
 
-def test_plugins_come_and_go_between_events():
-    engine = make()
-    plugin = Plain()
-    for step in (lambda: None, lambda: engine.host.register(plugin), lambda: engine.host.unregister(plugin)):
-        step()
-        engine.run_event("batch_end")
-        calls.append("|")
-    plain = ["algorithm", "callback", "destination"]
-    assert calls == [*plain, "|", *plain, "plain", "|", *plain, "|"]
+def test_plugins_come_and_go_between_events_and_get_the_arguments_that_they_name():
+    class Curious:
+        @hookimpl
+        def batch_end(self, traces, event, logger, state):
+            calls.append((list(traces), event, logger is engine.logger, state is engine.state))
 
-
-def test_a_plugin_may_come_while_an_event_runs_and_hears_the_next_one():
-    class Inviting(Callback):
-        def batch_end(self, state, logger):
-            if not engine.host.has_plugin("guest"):
-                engine.host.register(Plain("guest"), name="guest")
-
-    engine = Engine(State(callbacks=[Inviting()]), Logger())
-    engine.run_event("batch_end")
-    assert calls == []
-    engine.run_event("batch_end")
-    assert calls == ["guest"]
-
-
-def test_a_plugin_is_found_and_unregistered_by_its_name():
-    engine = make()
-    plugin = Plain()
+    engine, plugin = make(), Curious()
     assert engine.host.register(plugin, name="mine") == "mine"
+    engine.run_event("batch_end")
     assert engine.host.unregister(name="mine") is plugin
     engine.run_event("batch_end")
-    assert calls == ["algorithm", "callback", "destination"]
+    assert calls == [*PLAIN, (["Alg/BATCH_END"], Event.BATCH_END, True, True), *PLAIN]
 
 
 def test_unregistering_everything_removes_the_callbacks_until_something_changes():
@@ -215,73 +135,136 @@ def test_unregistering_everything_removes_the_callbacks_until_something_changes(
     engine.state.algorithms.clear()
     engine.run_event("batch_end")
     engine.close()
-    assert calls == ["algorithm", "callback", "destination"]
+    assert calls == PLAIN
 
 
-def test_a_module_may_be_a_plugin(install):
-    text = "from engine_core import hookimpl\nseen = []\n\n@hookimpl\ndef batch_end(event):\n    seen.append(event)\n"
-    install("any-plugin", modules={"hook_module": text})
-    module = pytest.importorskip("hook_module")
+def test_monitoring_sees_every_event_as_it_happens_until_it_is_undone_and_may_start_again():
     engine = make()
-    engine.host.register(module)
+
+    def monitor():
+        return engine.host.add_hookcall_monitoring(
+            lambda name, implementations, arguments: calls.append(f"before {name}"),
+            lambda outcome, name, implementations, arguments: calls.append(f"after {name}"),
+        )
+
+    for event, happens in (("fit_start", []), ("batch_end", PLAIN), ("init", [*PLAIN[:0:-1], "algorithm"])):
+        undo = monitor()
+        engine.run_event(event)
+        undo()
+        undo()
+        assert calls == [f"before {event}", *happens, f"after {event}"]
+        engine.run_event(event)
+        assert calls[len(happens) + 2 :] == happens
+        calls.clear()
+
+
+class Good:
+    heard = 0
+
+    @hookimpl
+    def batch_end(self):
+        self.heard += 1
+
+
+def test_optional_hooks_of_a_newer_engine_and_properties_are_left_alone():
+    class Modern(Good):
+        @hookimpl(optionalhook=True)
+        def after_everything(self):
+            raise AssertionError
+
+        @property
+        def secret(self):
+            raise AssertionError
+
+        @functools.cached_property
+        def late(self):
+            raise AssertionError
+
+    engine = Engine(State(), Logger())
+    plugin = Modern()
+    engine.host.register(plugin)
     engine.run_event("batch_end")
-    assert module.seen == [Event.BATCH_END]
+    assert plugin.heard == 1
 
 
-def test_what_implementations_return_does_not_matter():
-    class Talking:
-        @hookimpl
+class Watching(Callback):
+    def batch_end(self, state, logger):
+        raise AssertionError
+
+
+def decorated(function):
+    @functools.wraps(function)
+    def call(*args, **options):
+        return function(*args, **options)
+
+    return call
+
+
+def wrong(**hooks):
+    """Return a plugin with one hook more, which is wrong."""
+    return type("Wrong", (Good,), {name: hookimpl(hook) for name, hook in hooks.items()})()
+
+
+def look(self):
+    raise AssertionError
+
+
+MORE = "name those you want of: event, state"
+FAULTS = {
+    "misspelt": (wrong(batch_ended=look), "plugin 'mine' implements 'batch_ended', which is not an event; did you"),
+    "misspelt elsewhere": (
+        type("Wrong", (), {"look": hookimpl(specname="after_los")(lambda self: 0)})(),
+        "implements 'after_los', which is not an event; did you mean 'after_loss'",
+    ),
+    "argument": (wrong(init=lambda self, states: 0), "hook 'init': argument 'states' is unknown; did you mean 'state'"),
+    "default": (wrong(init=lambda self, state=None: 0), "argument 'state' has a default value, which pluggy would use"),
+    "args": (wrong(init=lambda self, *arguments: 0), f"argument 'arguments' can't be variadic positional; {MORE}"),
+    "kwargs": (wrong(init=lambda self, **options: 0), f"argument 'options' can't be variadic keyword; {MORE}"),
+    "keyword": (wrong(init=lambda self, *, state: 0), f"argument 'state' can't be keyword-only; {MORE}"),
+    "decorated": (wrong(init=decorated(lambda self, state: 0)), "argument 'args' can't be variadic positional"),
+    "no yield": (type("Wrong", (), {"init": hookimpl(wrapper=True)(lambda self: 0)})(), "plugin 'mine': "),
+    "class": (Good, "plugin 'mine' is a class; register an instance: Good()"),
+    "callback": (Watching(), "plugin 'mine' is a Callback; give it to callbacks=[...] instead of the host"),
+    "algorithm": (Quiet(), "plugin 'mine' is an Algorithm; give it to algorithms=[...] instead of the host"),
+}
+
+
+@pytest.mark.parametrize(("plugin", "said"), FAULTS.values(), ids=FAULTS)
+def test_a_plugin_that_pluggy_cannot_use_is_refused_and_nothing_of_it_remains(plugin, said):
+    engine = Engine(State(), Logger())
+    with pytest.raises(PluginError, match=re.escape(said)) as refusal:
+        engine.host.register(plugin, name="mine")
+    assert isinstance(refusal.value, EngineError)
+    assert not engine.host.is_registered(plugin)
+    engine.run_event("batch_end")
+    assert getattr(plugin, "heard", 0) == 0
+
+
+def test_a_plugin_is_registered_once():
+    engine = Engine(State(), Logger())
+    plugin = Good()
+    engine.host.register(plugin, name="mine")
+    with pytest.raises(ValueError, match="plugin of type 'Good': "):
+        engine.host.register(plugin)
+    with pytest.raises(ValueError, match="plugin 'mine': "):
+        engine.host.register(Good(), name="mine")
+    engine.run_event("batch_end")
+    assert plugin.heard == 1
+
+
+def test_a_wrapper_may_handle_an_exception_of_an_algorithm_or_callback():
+    class Failing(Callback):
+        def batch_end(self, state, logger):
+            raise ZeroDivisionError
+
+    class Calm:
+        @hookimpl(wrapper=True)
         def batch_end(self):
-            return "listen to me"
+            try:
+                return (yield)
+            except ZeroDivisionError:
+                return []
 
-    engine = make()
-    engine.host.register(Talking())
-    assert list(engine.run_event("batch_end")) == ["Alg/BATCH_END"]
-
-
-@pytest.mark.parametrize("event", [Event.FIT_START, Event.BATCH_END, Event.INIT], ids=["none", "all", "init"])
-def test_monitoring_sees_every_event(event):
-    engine = make()
-    undo = engine.host.add_hookcall_monitoring(
-        lambda name, implementations, arguments: calls.append(f"before {name}"),
-        lambda outcome, name, implementations, arguments: calls.append(f"after {name}"),
-    )
-    engine.run_event(event)
-    undo()
-    engine.run_event(event)
-    seen = [call for call in calls if " " in call]
-    assert seen == [f"before {event}", f"after {event}"]
-
-
-def test_monitoring_may_be_stopped_twice_and_started_again():
-    engine = Engine(State(), Logger())
-
-    def start():
-        return engine.host.add_hookcall_monitoring(lambda *seen: calls.append(seen[0]), lambda *seen: None)
-
-    undo = start()
-    undo()
-    undo()
-    start()
-    engine.run_event("fit_end")
-    assert calls == ["fit_end"]
-
-
-def test_monitoring_sees_an_event_that_only_algorithms_listen_to_as_it_happens():
-    engine = Engine(State(algorithms=[Alg()]), Logger())
-    engine.host.add_hookcall_monitoring(
-        lambda name, implementations, arguments: calls.append("before"),
-        lambda outcome, name, implementations, arguments: calls.append("after"),
-    )
-    engine.run_event("batch_end")
-    assert calls == ["before", "algorithm", "after"]
-
-
-def test_pluggys_tracing_works():
-    engine = Engine(State(), Logger())
-    lines = []
-    engine.host.trace.root.setwriter(lines.append)
-    undo = engine.host.enable_tracing()
-    engine.run_event("fit_end")
-    undo()
-    assert [line.strip().split(" ")[0] for line in lines[:1]] == ["fit_end"]
+    engine = Engine(State(callbacks=[Failing()]), Logger())
+    engine.host.register(Calm())
+    assert list(engine.run_event("batch_end")) == []

@@ -1,12 +1,16 @@
 """What an import does: little, and nothing that other code could notice."""
 
+import importlib
 import json
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
 
 import engine_core
+from engine_core import moved as room
+from engine_core.moved import GROUP, moved
 
 from .test_layers import TORCH_FREE
 from .tree import MODULES
@@ -95,14 +99,77 @@ print(json.dumps(changed))
     assert run(program) == {}
 
 
-def test_it_can_be_imported_and_used_in_a_thread():
-    program = """
-import json, threading
-out = []
-def work():
-    from engine_core import Engine, Logger, State
-    out.append(list(Engine(State(), Logger()).run_event("init")))
-thread = threading.Thread(target=work); thread.start(); thread.join()
-print(json.dumps(out))
+@pytest.fixture
+def beside(install, tmp_path):
+    """Return `beside(program)`, where one distribution plugs into pydantic and another's entry points can't be read."""
+    install("spy-plugin", {}, {"spy_module": "print('spied')\nplugin = None"})
+    install("nonsense", {})
+    site = tmp_path / "site-packages"
+    (site / "spy_plugin-1.0.dist-info" / "entry_points.txt").write_text("[pydantic]\nspy = spy_module:plugin\n")
+    (site / "nonsense-1.0.dist-info" / "entry_points.txt").write_bytes(b"[acme]\n\xff = x:y\n")
+
+    def beside(program):
+        return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    return beside
+
+
+PROGRAM = """
+from engine_core import Algorithm, AlgorithmMetadata, Callback, Engine, PassMetadata, State
+from engine_core.registry import Registry
+
+Registry.scan().find("callbacks", "profiler")
+
+from engine_core.cli import main
+
+for command in (["plugins", "list"], ["--help"], ["--version"], ["plugins", "doctor", "--help"]):
+    main(command, standalone_mode=False)
 """
-    assert run(program) == [[]]
+
+
+def test_no_import_and_no_command_that_trains_nothing_runs_code_of_others(beside):
+    done = beside(PROGRAM)
+    assert (done.returncode, "spied" in done.stdout, "Traceback" in done.stderr) == (0, False, False)
+
+
+def test_this_is_what_pydantic_would_do(beside):
+    done = beside("from engine_core import AlgorithmMetadata; AlgorithmMetadata()")
+    assert (done.returncode, "UnicodeDecodeError" in done.stderr) == (1, True)
+
+
+class Entry:
+    value = "elsewhere.things"
+
+    def load(self):
+        return ModuleType(self.value)
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    found = []
+    monkeypatch.setattr(room, "entry_points", lambda **asked: [e for e in found if asked["group"] == GROUP])
+    return found
+
+
+def test_a_moved_name_is_found_where_it_is_now_with_a_warning_that_says_where(installed, monkeypatch):
+    there = ModuleType("elsewhere.things")
+    there.replace = "the thing"
+    monkeypatch.setattr(Entry, "load", lambda self: there)
+    installed.append(Entry())
+    with pytest.warns(DeprecationWarning, match="engine_core.old.replace .* elsewhere.things") as caught:
+        assert moved("engine_core.old", "replace", extra="things")("replace") == "the thing"
+    assert caught[0].filename == __file__
+
+
+def test_without_the_distribution_the_error_says_what_to_install(installed):
+    with pytest.raises(ImportError, match=r"engine_core.old.replace .*pip install 'engine-core\[things\]'"):
+        moved("engine_core.old", extra="things")("replace")
+
+
+def test_other_names_are_not_there_and_what_only_authors_need_is_refused_with_the_extra_that_brings_it(installed):
+    for name in ("other", "__path__"):
+        with pytest.raises(AttributeError, match=f"engine_core.old.*{name}"):
+            moved("engine_core.old", "replace", extra="things")(name)
+    for module in ("audit", "callbacks.audit", "doctor", "scaffold", "testing"):
+        with pytest.raises(ImportError, match=rf"engine_core.{module}.Some .*pip install 'engine-core\[author\]'"):
+            importlib.import_module(f"engine_core.{module}").Some  # noqa: B018

@@ -76,14 +76,7 @@ READING_ORDER = {
 OPEN = {"callbacks", "loggers", "examples"}
 CLOSED = [folder for folder in FOLDERS if folder not in OPEN]
 NEEDS_TORCH = {"objective", "losses", "checkpoint", "surgery", "randomness"}  # of layers 0 to 5
-WITHOUT_TORCH = {
-    "config",
-    "explain",
-    "manifest",
-    "loggers",
-    "cli",
-    "__main__",
-}  # above
+WITHOUT_TORCH = {"config", "explain", "manifest", "loggers", "cli", "__main__"}  # above
 LAYER_OF = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 CORE = [name for name in MODULES if room(name) in LAYER_OF and LAYER_OF[room(name)] <= LAYER_OF["engine"]]
 TORCH_FREE = [name for name in CORE if not {name, room(name)} & NEEDS_TORCH]
@@ -106,22 +99,16 @@ def may_import(importer, imported):
     )
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_a_module_imports_only_from_lower_layers_or_from_what_is_listed_before_it(name):
-    others = {room(other) for other in own_imports(name)} - {room(name)}
-    assert {other for other in others if not may_import(room(name), other)} == set()
+def test_a_module_imports_only_from_lower_layers_or_from_what_is_listed_before_it():
+    pairs = [(name, room(other)) for name in MODULES for other in own_imports(name) if room(other) != room(name)]
+    assert [(name, other) for name, other in pairs if not may_import(room(name), other)] == []
 
 
-@pytest.mark.parametrize(("folder", "files"), READING_ORDER.items(), ids=list(READING_ORDER))
-def test_the_files_of_a_folder_of_the_core_are_listed_in_the_order_in_which_to_read_them(folder, files):
-    assert sorted(files) == sorted(n.partition(".")[2] for n in MODULES if n.startswith(f"{folder}."))
-    later = {
-        (file, other)
-        for place, file in enumerate(files)
-        for other in own_imports(f"{folder}.{file}")
-        if other.startswith(f"{folder}.") and other.partition(".")[2] in files[place:]
-    }
-    assert later == set()
+def test_the_files_of_a_folder_of_the_core_are_listed_in_the_order_in_which_to_read_them():
+    for folder, files in READING_ORDER.items():
+        assert sorted(files) == sorted(n.partition(".")[2] for n in MODULES if n.startswith(f"{folder}."))
+        for place, file in enumerate(files):
+            assert own_imports(f"{folder}.{file}") & {f"{folder}.{later}" for later in files[place:]} == set()
 
 
 @pytest.mark.parametrize("nodes", [nodes_that_run, ast.walk], ids=["at run time", "type hints included"])
@@ -145,10 +132,10 @@ def left_in_circles(imports):
     return imports
 
 
-@pytest.mark.parametrize("name", TORCH_FREE)
-def test_what_needs_no_torch_imports_nothing_that_imports_it(name):
-    assert "torch" not in {room(module) for module in loaded_by(name)}
-    assert "torch" not in {room(module) for module in imports_of(name, nodes_that_run)}
+def test_what_needs_no_torch_imports_nothing_that_imports_it():
+    for name in TORCH_FREE:
+        assert "torch" not in {room(module) for module in loaded_by(name)}, name
+        assert "torch" not in {room(module) for module in imports_of(name, nodes_that_run)}, name
 
 
 @pytest.mark.parametrize("name", [name for name in CORE if name in TORCH_FREE])
@@ -198,9 +185,10 @@ def test_the_core_names_no_guest():
     assert {"sb-plugin", "sb_plugin", "selective_backprop", "SelectiveBackprop"} <= names
     texts = [path for path in sorted(PACKAGE.rglob("*")) if path.suffix in (".py", ".yaml", ".md", ".toml", ".json")]
     texts = [path for path in texts if not (path.parent.name == "examples" and path.suffix == ".yaml")]
-    as_words = [
-        rf"""["'`]{name}["'`]""" if name.lower() in WORDS else rf"\b{re.escape(name)}\b" for name in sorted(names)
-    ]
-    pattern = re.compile("|".join(as_words), re.IGNORECASE)
-    named = {str(p.relative_to(PACKAGE)): set(pattern.findall(p.read_text(encoding="utf-8"))) for p in texts}
-    assert {path: found for path, found in named.items() if found} == {}
+    named = []
+    for path in texts:
+        text = path.read_text(encoding="utf-8").lower()
+        for name in [name for name in map(str.lower, names) if name in text]:
+            pattern = rf"""["'`]{name}["'`]""" if name in WORDS else rf"\b{re.escape(name)}\b"
+            named += [(path.name, name)] if re.search(pattern, text) else []
+    assert named == []

@@ -12,22 +12,9 @@ import pytest
 from engine_core.messages import cause_of, join_words, warn
 
 
-@pytest.mark.parametrize(
-    ("names", "words"),
-    [
-        ("", ""),
-        ("a", "a"),
-        ("ab", "a and b"),
-        ("abcd", "a, b, c and d"),
-        ("abcde", "a, b, c and 2 more"),
-        ("abcdefg", "a, b, c and 4 more"),
-    ],
-)
-def test_enumerated_gives_four_names_or_three_and_how_many_more(names, words):
-    assert join_words(names) == words
-
-
-def test_enumerated_gives_as_many_as_it_is_told():
+def test_join_words_gives_four_names_or_three_and_how_many_more():
+    words = {"": "", "a": "a", "ab": "a and b", "abcd": "a, b, c and d", "abcdefg": "a, b, c and 4 more"}
+    assert {names: join_words(names) for names in words} == words
     assert join_words("abcde", most=5) == "a, b, c, d and e"
 
 
@@ -36,18 +23,14 @@ class CannotBeShown(Exception):  # noqa: N818
         raise KeyError
 
 
-@pytest.mark.parametrize(
-    ("error", "cause"),
-    [
-        (SystemExit("no GPU here"), "SystemExit: no GPU here"),
+def test_cause_of_an_exception_is_its_type_and_its_message_in_one_line():
+    for error, cause in [
         (ValueError("in\n  two lines"), "ValueError: in two lines"),
         (TypeError(), "TypeError"),
         (SyntaxError("invalid", ("plugin.py", 3, 1, "")), "SyntaxError: invalid (at plugin.py:3)"),
         (CannotBeShown(), "CannotBeShown: it can't be shown, since its __str__ raises KeyError"),
-    ],
-)
-def test_cause_of_an_exception_is_its_type_and_its_message_in_one_line(error, cause):
-    assert cause_of(error) == cause
+    ]:
+        assert cause_of(error) == cause
 
 
 def run_in(name, code, **names):
@@ -66,7 +49,6 @@ CALLS = "def calls():\n    return told()\n"
     [
         (["engine_core.engine"], __file__),
         (["engine_core.engine", "contextlib", "torch.nn", "engine_core.trainer"], __file__),
-        (["a_plugin.scoring"], __file__),
         (["a_plugin.scoring", "torch.nn", "a_plugin.scorers", "engine_core.engine"], __file__),
         (["engine_core.engine", "my_net"], "my_net.py"),
         (["engine_core.surgery", "a_plugin.surgery", "a_plugin.algorithm", "engine_core.engine"], __file__),

@@ -1,14 +1,17 @@
 """What loops offer and what algorithms and callbacks need of them: who is refused, with which words, and when."""
 
 from dataclasses import replace
+from importlib import import_module
 
 import pytest
 
-from engine_core import Algorithm, AlgorithmMetadata, Callback, Engine, Event, Logger, LoggerDestination, State
+from engine_core import AlgorithmMetadata, Callback, Engine, Event, Logger, LoggerDestination, State
 from engine_core.errors import ArgumentError, EngineError, MetadataError, UnsupportedError
 from engine_core.explain import explain_algorithms
 from engine_core.needs import EVERYTHING, FSDP_OFFERS, NEEDS, WRITABLE, Offers
 from engine_core.state import LoopControl
+
+from .parts import A, Quiet, made, source_of
 
 LIMITED = (
     replace(EVERYTHING, loop="toy 1.2")
@@ -17,21 +20,15 @@ LIMITED = (
 )
 
 
-class Quiet(Algorithm):
-    metadata = AlgorithmMetadata(events=("batch_end",))
+BACKWARD = "backward is not ours; use another loop"
 
-    def match(self, event, state):
-        return False
 
-    def apply(self, event, state, logger): ...
+def declaring(**metadata):
+    return made("Toy", Quiet, **metadata)
 
 
 class Watch(Callback):
     def batch_end(self, state, logger): ...
-
-
-def declaring(cls=Quiet, **metadata):
-    return type("Toy", (cls,), {"metadata": AlgorithmMetadata(**metadata)})()
 
 
 def refusal(*algorithms, callbacks=(), loggers=(), offers=LIMITED):
@@ -42,17 +39,12 @@ def refusal(*algorithms, callbacks=(), loggers=(), offers=LIMITED):
     return str(refused.value)
 
 
-def test_names_of_needs_events_and_fields_are_not_confused_and_each_need_has_a_sentence():
+def test_names_of_needs_events_and_fields_are_not_confused_and_are_left_out_with_a_reason():
     assert len({*NEEDS, *map(str, Event), *WRITABLE}) == len(NEEDS) + len(Event) + len(WRITABLE)
     assert [need for need, said in NEEDS.items() if said.count(".") != 1 or not said.endswith(".")] == []
-
-
-def test_without_names_leaves_out_needs_events_and_fields_with_the_reason():
     assert EVERYTHING.events - LIMITED.events == {Event.BEFORE_LOSS, Event.AFTER_LOSS}
-    assert (EVERYTHING.writes - LIMITED.writes, EVERYTHING.gives - LIMITED.gives) == (
-        {"loss"},
-        {"create_graph", "freezing"},
-    )
+    assert EVERYTHING.writes - LIMITED.writes == {"loss"}
+    assert EVERYTHING.gives - LIMITED.gives == {"create_graph", "freezing"}
     assert LIMITED.without("freezing", why="not here").why["freezing"] == "not here"
     assert (EVERYTHING.gives, EVERYTHING.why) == (frozenset(NEEDS), {})
     assert hash(LIMITED) == hash(replace(LIMITED))
@@ -65,7 +57,7 @@ def test_without_names_leaves_out_needs_events_and_fields_with_the_reason():
         (lambda: EVERYTHING.without("befor_loss", why=""), "did you mean 'before_loss'?"),
         (
             lambda: Offers("toy", gives=frozenset({"graph"})),
-            "Offers: 'graph' is not a need; known: closure, create_graph, ",
+            "Offers: 'graph' is not a need; known: closure, create_gra",
         ),
         (lambda: Offers("toy", writes=frozenset({"losses"})), "'losses' is not a field to write; did you mean 'loss'?"),
         (lambda: Offers("toy", events=frozenset({"freezing"})), "'freezing' is not an event; known: after_backward, "),
@@ -80,45 +72,42 @@ def test_an_unknown_name_in_offers_is_refused_with_the_nearest(make, message):
 def test_an_unknown_need_is_refused_with_the_nearest():
     with pytest.raises(MetadataError, match=r"needs\[0\]: 'freezin' is not what a loop can offer; did you mean 'fre"):
         AlgorithmMetadata(needs=("freezin",))
-    wrong = type("Wrong", (Watch,), {"needs": ("whole_weight",)})
-    with pytest.raises(
-        TypeError, match=r"Wrong\.needs: 'whole_weight' is not what a loop can offer; did you mean 'who"
-    ):
-        Engine(State(callbacks=[wrong()]), Logger())
-    with pytest.raises(TypeError, match=r"Text.needs is 'freezing'; it has to be a tuple of names, such as \('fre"):
-        Engine(State(callbacks=[type("Text", (Watch,), {"needs": "freezing"})()]), Logger())
-    with pytest.raises(
-        TypeError, match=r"WatchByArgument\.needs: 'stopp' is not what a loop can offer; did you mean '"
-    ):
-        Engine(State(callbacks=[WatchByArgument("stopp")]), Logger())
+    for callback, said in [
+        (
+            type("Wrong", (Watch,), {"needs": ("whole_weight",)})(),
+            r"Wrong\.needs: 'whole_weight' is not what a loop can",
+        ),
+        (
+            type("Text", (Watch,), {"needs": "freezing"})(),
+            r"Text.needs is 'freezing'; it has to be a tuple of names, su",
+        ),
+        (
+            WatchByArgument("stopp"),
+            r"WatchByArgument\.needs: 'stopp' is not what a loop can offer; did you mean 'stop'",
+        ),
+    ]:
+        with pytest.raises(TypeError, match=said):
+            Engine(State(callbacks=[callback]), Logger())
 
 
-@pytest.mark.parametrize(
-    ("metadata", "missing"),
-    [
+def test_events_fields_and_needs_that_a_loop_lacks_are_refused_with_the_reason_if_there_is_one():
+    for metadata, missing in [
         ({"events": ("batch_end", "after_loss")}, "after_loss: the loss is inside"),
         ({"events": ("before_loss", "after_loss"), "writes": ("batch", "loss")}, "before_loss, after_loss, loss: the"),
-        ({"needs": ("whole_weights", "freezing")}, "freezing: backward is not ours; use another loop"),
-    ],
-)
-def test_events_fields_and_needs_that_a_loop_lacks_are_refused(metadata, missing):
-    assert refusal(declaring(**metadata)).startswith(f"Toy can't work in toy 1.2: no {missing}")
-
-
-def test_a_graph_of_the_backward_pass_is_a_need():
+        ({"needs": ("whole_weights", "freezing")}, f"freezing: {BACKWARD}"),
+    ]:
+        assert refusal(declaring(**metadata)).startswith(f"Toy can't work in toy 1.2: no {missing}")
     differentiating = type("Twice", (Quiet,), {"backwards_create_graph": property(lambda self: True)})
-    assert refusal(differentiating()).startswith("Twice can't work in toy 1.2: no create_graph: backward is not ours;")
+    assert refusal(differentiating()).startswith(f"Twice can't work in toy 1.2: no create_graph: {BACKWARD}")
+    bare = Offers("bare", gives=frozenset())
+    said = "Toy can't work in bare: no late_surgery: this loop does not offer it"
+    assert refusal(declaring(needs=("late_surgery",)), offers=bare) == said
 
 
 def test_what_declares_nothing_or_only_what_is_offered_is_admitted():
-    class Bare:
-        def match(self, event, state):
-            return False
-
-        def apply(self, event, state, logger): ...
-
+    bare = type("Bare", (), {"match": Quiet.match, "apply": Quiet.apply})()
     offered = declaring(events=("batch_end",), writes=("batch",), needs=("whole_weights",))
-    state = State(algorithms=[Bare(), declaring(), offered], callbacks=[Watch()], loop=LoopControl(LIMITED))
+    state = State(algorithms=[bare, declaring(), offered], callbacks=[Watch()], loop=LoopControl(LIMITED))
     Engine(state, Logger()).close()
 
 
@@ -129,47 +118,33 @@ class WatchByArgument(Watch):
         self.needs = needs
 
 
-def test_a_callback_is_refused_by_what_it_says_of_itself_and_its_class_by_what_the_class_says():
+def test_callbacks_and_destinations_are_refused_by_what_they_say_of_themselves_or_their_class_says():
     Engine(State(callbacks=[WatchByArgument("stop")], loop=LoopControl(LIMITED)), Logger()).close()
-    assert refusal(callbacks=[WatchByArgument("create_graph")]) == (
-        "WatchByArgument can't work in toy 1.2: no create_graph: backward is not ours; use another loop"
-    )
-    inherits = type("Inherits", (WatchByArgument,), {})
-    said = explain_algorithms([], listeners=[inherits], offers=LIMITED).problems
-    assert said == ("Inherits can't work in toy 1.2: no freezing: backward is not ours; use another loop",)
-
-
-def test_callbacks_and_destinations_are_refused_by_their_class():
     freezing = type("Freezes", (Watch,), {"needs": ("freezing",)})()
     logging = type("Logs", (LoggerDestination,), {"needs": ("create_graph",)})()
-    assert refusal(callbacks=[freezing], loggers=[logging]).splitlines() == [
-        "2 things are wrong with this combination:",
-        "- Freezes can't work in toy 1.2: no freezing: backward is not ours; use another loop",
-        "- Logs can't work in toy 1.2: no create_graph: backward is not ours; use another loop",
+    assert refusal(callbacks=[freezing, WatchByArgument("create_graph")], loggers=[logging]).splitlines() == [
+        "3 things are wrong with this combination:",
+        f"- Freezes can't work in toy 1.2: no freezing: {BACKWARD}",
+        f"- WatchByArgument can't work in toy 1.2: no create_graph: {BACKWARD}",
+        f"- Logs can't work in toy 1.2: no create_graph: {BACKWARD}",
     ]
+    said = explain_algorithms([], listeners=[type("Inherits", (WatchByArgument,), {})], offers=LIMITED).problems
+    assert said == (f"Inherits can't work in toy 1.2: no freezing: {BACKWARD}",)
 
 
 def test_all_that_is_missing_is_told_at_once_a_line_for_each_reason_beside_other_problems(install):
-    text = """
-        from engine_core import Algorithm, AlgorithmMetadata
-
-        class Needy(Algorithm):
-            metadata = AlgorithmMetadata(events=("after_loss",), requires=("@b",), needs=("freezing",))
-            match = apply = lambda self, *arguments: False
-    """
+    text = source_of("Needy", events=("after_loss",), requires=("@b",), needs=("freezing",))
     install("toy-plugin", {"algorithms": {"needy": "needy_module:Needy"}}, {"needy_module": text}, version="2")
-    import needy_module  # noqa: PLC0415  made just now
-
-    assert refusal(needy_module.Needy()).splitlines() == [
+    assert refusal(import_module("needy_module").Needy()).splitlines() == [
         "3 things are wrong with this combination:",
         "- 'needy' (Needy of toy-plugin 2) requires '@b', and no such algorithm is listed; add one with that tag",
         "- Needy (toy-plugin 2) can't work in toy 1.2: no after_loss: the loss is inside the model; call it outside",
-        "- Needy (toy-plugin 2) can't work in toy 1.2: no freezing: backward is not ours; use another loop",
+        f"- Needy (toy-plugin 2) can't work in toy 1.2: no freezing: {BACKWARD}",
     ]
 
 
 def test_who_joins_later_is_refused_and_the_others_stay_in_use():
-    state = State(algorithms=[Quiet()], loop=LoopControl(LIMITED))
+    state = State(algorithms=[A()], loop=LoopControl(LIMITED))
     with Engine(state, Logger()) as engine:
         engine.run_event("init")
         state.algorithms.append(declaring(needs=("freezing",)))
@@ -178,13 +153,6 @@ def test_who_joins_later_is_refused_and_the_others_stay_in_use():
         state.algorithms.pop()
         engine.run_event("batch_end")
     assert issubclass(UnsupportedError, EngineError)
-
-
-def test_a_name_that_an_adapter_leaves_out_without_a_reason_is_told_too():
-    bare = Offers("bare", gives=frozenset())
-    assert refusal(declaring(needs=("late_surgery",)), offers=bare) == (
-        "Toy can't work in bare: no late_surgery: this loop does not offer it"
-    )
 
 
 def test_fsdp_lacks_these_needs_and_no_event_or_field_each_with_a_reason_and_a_remedy():
@@ -209,30 +177,26 @@ class ByArgument(Quiet):
 
 def test_metadata_of_an_instance_is_checked_as_a_classs_and_keeps_the_rest():
     metadata = ByArgument(narrow=True).metadata
-    assert metadata == AlgorithmMetadata(
-        name="by_argument", events=("batch_end",), tags=("toy",), needs=("late_surgery",)
-    )
-    with pytest.raises(MetadataError, match="unknown field 'need'; did you mean 'needs'"):
-        metadata.replace(need=())
-    with pytest.raises(MetadataError, match="'befor_loss' is not an event"):
-        metadata.replace(events=("befor_loss",))
-    with pytest.raises(MetadataError, match="'x' is in both before and after"):
-        metadata.replace(before=("x",), after=("x",))
+    fields = {"name": "by_argument", "tags": ("toy",), "events": ("batch_end",), "needs": ("late_surgery",)}
+    assert metadata == AlgorithmMetadata(**fields)
+    for wrong, said in [
+        ({"need": ()}, "unknown field 'need'; did you mean 'needs'"),
+        ({"events": ("befor_loss",)}, "'befor_loss' is not an event"),
+        ({"before": ("x",), "after": ("x",)}, "'x' is in both before and after"),
+    ]:
+        with pytest.raises(MetadataError, match=said):
+            metadata.replace(**wrong)
 
 
-def test_an_engine_asks_each_instance_at_its_own_events_only():
+def test_events_explanations_and_refusals_go_by_the_instance():
     narrow, wide = ByArgument(narrow=True), ByArgument(narrow=False)
     with Engine(State(algorithms=[narrow, wide]), Logger()) as engine:
         for event in ("batch_start", "after_loss", "batch_end"):
             engine.run_event(event)
     assert (narrow.asked, wide.asked) == (["batch_end"], ["batch_start", "after_loss", "batch_end"])
-
-
-def test_explain_and_refusals_go_by_the_instance():
-    explanation = explain_algorithms([ByArgument(narrow=True)], offers=FSDP_OFFERS)
+    explanation = explain_algorithms([narrow], offers=FSDP_OFFERS)
     assert (list(explanation), explanation.algorithms[0].events) == (["batch_end"], ("batch_end",))
-    assert explanation.problems == (
-        f"ByArgument can't work in fsdp: no late_surgery: {FSDP_OFFERS.why['late_surgery']}",
-    )
-    assert explain_algorithms([ByArgument(narrow=False)], offers=FSDP_OFFERS).problems == ()
-    assert "no after_loss" in refusal(ByArgument(narrow=False))
+    said = f"ByArgument can't work in fsdp: no late_surgery: {FSDP_OFFERS.why['late_surgery']}"
+    assert explanation.problems == (said,)
+    assert explain_algorithms([wide], offers=FSDP_OFFERS).problems == ()
+    assert "no after_loss" in refusal(wide)

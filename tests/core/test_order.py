@@ -1,160 +1,51 @@
+"""What decides the order at an event: the list, declarations, nesting, an explicit order; and misspelt names."""
+
+import itertools
+from itertools import permutations
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from engine_core import Algorithm, AlgorithmMetadata, Engine, Event, Logger, State, passes
+from engine_core import AlgorithmMetadata, Engine, Event, Logger, State, passes
 from engine_core.errors import EngineError, OrderError, OrderWarning
+from engine_core.passes import Edge, stable_sort, who_moved
 
-UNDO = {
-    Event.AFTER_DATALOADER,
-    Event.AFTER_FORWARD,
-    Event.AFTER_LOSS,
-    Event.AFTER_BACKWARD,
-    Event.AFTER_TRAIN_BATCH,
-    Event.EVAL_AFTER_FORWARD,
-}
+from .parts import A, Always, B, C, made, order_at, source_of
 
 
-class Always(Algorithm):
-    def match(self, event, state):
-        return True
-
-    def apply(self, event, state, logger):
-        return None
-
-
-class A(Always):
-    pass
-
-
-class B(Always):
-    pass
-
-
-class C(Always):
-    pass
-
-
-def order_at(event, algorithms, algorithm_passes=None):
-    engine = Engine(State(algorithms=algorithms), Logger(), algorithm_passes)
-    return [trace.name for trace in engine.run_event(event).values()]
-
-
-def refusal(algorithms):
-    with pytest.raises(EngineError) as refused:
-        Engine(State(algorithms=algorithms), Logger())
-    return str(refused.value)
-
-
-@pytest.mark.parametrize("event", Event)
-def test_algorithms_run_in_the_users_order_and_undo_in_reverse(event):
-    expected = ["C", "B", "A"] if event in UNDO else ["A", "B", "C"]
-    assert order_at(event, [A(), B(), C()]) == expected
-
-
-def test_before_and_after_name_registered_names():
-    class MustBeFirst(Always):
-        metadata = AlgorithmMetadata(before=("a", "some_name"))
-
-    class Named(Always):
-        metadata = AlgorithmMetadata(name="some_name")
-
-    class MustBeLast(Always):
-        metadata = AlgorithmMetadata(after=("must_be_first", "a"))
-
-    algorithms = [MustBeLast(), Named(), A(), MustBeFirst()]
-    assert order_at("init", algorithms) == ["MustBeFirst", "Named", "A", "MustBeLast"]
+def test_before_and_after_name_registered_names_and_absent_ones_are_not_a_constraint():
+    first, last = made("First", before=("a", "some_name", "nobody")), made("Last", after=("first", "a", "@nothing"))
+    algorithms = [last, made("Named", name="some_name"), A(), first]
+    assert order_at("init", algorithms) == ["First", "Named", "A", "Last"]
 
 
 def test_a_tag_means_all_others_that_have_it():
-    class Tagged(Always):
-        metadata = AlgorithmMetadata(tags=("loss",))
-
-    class First(Always):
-        metadata = AlgorithmMetadata(tags=("loss",), before=("@loss",))
-
-    assert order_at("init", [Tagged(), A(), First(), Tagged()]) == ["A", "First", "Tagged", "Tagged-2"]
+    tagged = [made("Tagged", tags=("loss",)) for _ in range(2)]
+    first = made("First", tags=("loss",), before=("@loss",))
+    assert order_at("init", [tagged[0], A(), first, tagged[1]]) == ["A", "First", "Tagged", "Tagged-2"]
 
 
-def test_absent_names_are_not_a_constraint():
-    class Wishful(Always):
-        metadata = AlgorithmMetadata(before=("nobody", "@nothing"), after=("no_one",))
-
-    assert order_at("init", [A(), Wishful()]) == ["A", "Wishful"]
-
-
-def test_the_declared_order_is_literal_on_undo_events_too():
-    class First(Always):
-        metadata = AlgorithmMetadata(before=("b",))
-
-    assert order_at("before_loss", [B(), First()]) == ["First", "B"]
-    assert order_at("after_loss", [B(), First()]) == ["First", "B"]
-    assert order_at("after_loss", [First(), B()]) == ["First", "B"]
-
-
-def test_an_order_is_declared_only_for_events_that_both_list():
-    class First(Always):
-        metadata = AlgorithmMetadata(events=("fit_start",), before=("elsewhere", "b"))
-
-    class Elsewhere(Always):
-        metadata = AlgorithmMetadata(events=("init",), before=("first",))
-
-    assert order_at("fit_start", [Elsewhere(), B(), First()]) == ["First", "B"]
-
-
-def test_a_cycle_is_refused_when_the_engine_is_made_with_what_each_algorithm_declared():
-    class First(Always):
-        metadata = AlgorithmMetadata(before=("second",), events=("init", "after_loss"))
-
-    class Second(Always):
-        metadata = AlgorithmMetadata(before=("first",), events=("after_loss",))
-
-    with pytest.raises(OrderError) as refusal:
-        Engine(State(algorithms=[A(), First(), Second()]), Logger())
-    assert str(refusal.value).splitlines() == [
-        "the declared order has a cycle, remove one of these:",
-        "  First before Second: declared by First (before='second')",
-        "  Second before First: declared by Second (before='first')",
-    ]
-    assert refusal.value.__notes__ == ["at AFTER_LOSS"]
-
-
-def test_a_conflict_is_refused_with_both_registered_names():
-    class Mix(Always):
-        metadata = AlgorithmMetadata(name="mixup", conflicts=("@cutting",))
-
-    class CutMix(Always):
-        metadata = AlgorithmMetadata(tags=("cutting",))
-
-    assert refusal([CutMix(), Mix()]) == (
-        "'mixup' (Mix) can't run together with 'cut_mix' (CutMix): it declares conflicts='@cutting'; "
-        "leave one of them out"
-    )
-
-
-def test_a_missing_requirement_is_refused_with_its_name():
-    class Needy(Always):
-        metadata = AlgorithmMetadata(requires=("a", "none_has"))
-
-    assert refusal([A(), Needy()]) == (
-        "'needy' (Needy) requires 'none_has', and no such algorithm is listed; no installed distribution ships it; "
-        "install one that does, and add it"
-    )
+def test_the_declared_order_is_literal_on_undo_events_too_and_only_for_events_that_both_list():
+    first, second = made("First", before=("b",)), made("Second", events=("init",), before=("a",))
+    for event, listed in (("before_loss", [B(), first]), ("after_loss", [B(), first]), ("after_loss", [first, B()])):
+        assert order_at(event, listed) == ["First", "B"]
+    assert order_at("fit_start", [A(), made("Fit", events=("fit_start",), before=("second",)), second]) == ["A", "Fit"]
 
 
 def test_a_requirement_is_met_by_an_algorithm_that_does_not_match_at_this_event():
-    class Needy(Always):
-        metadata = AlgorithmMetadata(requires=("elsewhere",), events=("init",))
-
-    class Elsewhere(Always):
-        metadata = AlgorithmMetadata(events=("fit_end",))
-
-    assert order_at("init", [Needy(), Elsewhere()]) == ["Needy"]
+    needy = made("Needy", requires=("elsewhere",), events=("init",))
+    assert order_at("init", [needy, made("Elsewhere", events=("fit_end",))]) == ["Needy"]
 
 
-def test_explicit_order_has_the_last_word():
+def test_explicit_order_has_the_last_word_also_for_algorithms_that_come_later():
     order = passes.explicit_order({"after_loss": ["a", "B"], "init": ["c"]})
     assert order_at("after_loss", [A(), B(), C()], order) == ["C", "A", "B"]
     assert order_at("init", [A(), B(), C()], order) == ["A", "B", "C"]
     assert order_at("fit_start", [A(), B(), C()], order) == ["A", "B", "C"]
+    engine = Engine(State(), Logger(), passes.explicit_order({"init": ["b", "a"]}))
+    engine.state.algorithms.extend([A(), B()])
+    assert list(engine.run_event("init")) == ["B/INIT", "A/INIT"]
 
 
 def test_an_unknown_name_in_an_explicit_order_is_reported_once_per_engine_at_the_line_that_made_it():
@@ -169,13 +60,7 @@ def test_an_unknown_name_in_an_explicit_order_is_reported_once_per_engine_at_the
     assert caught[0].filename == __file__
 
 
-def test_a_name_in_an_explicit_order_may_come_with_the_first_algorithms():
-    engine = Engine(State(), Logger(), passes.explicit_order({"init": ["b", "a"]}))
-    engine.state.algorithms.extend([A(), B()])
-    assert list(engine.run_event("init")) == ["B/INIT", "A/INIT"]
-
-
-def test_a_pass_by_sort_to_front_or_back_is_final_where_it_matters():
+def test_a_pass_by_sort_to_front_or_back_is_final_unless_it_runs_before_the_list_is_reversed():
     def c_first(algorithms, event):
         return passes.sort_to_front(algorithms, C)
 
@@ -184,16 +69,10 @@ def test_a_pass_by_sort_to_front_or_back_is_final_where_it_matters():
 
     assert order_at("after_dataloader", [A(), C(), B()], c_first) == ["C", "B", "A"]
     assert order_at("before_dataloader", [A(), C(), B()], a_last) == ["C", "B", "A"]
-
-
-def test_a_pass_inserted_in_front_runs_before_the_list_is_reversed():
-    def c_first(algorithms, event):
-        return passes.sort_to_front(algorithms, C)
-
     assert order_at("after_dataloader", [A(), C(), B()], (c_first, 0)) == ["B", "A", "C"]
 
 
-def test_a_plain_pass_sees_what_matched_at_each_event():
+def test_a_plain_pass_sees_what_matched_at_each_event_and_is_not_asked_about_nothing():
     seen = []
 
     def look(algorithms, event):
@@ -203,13 +82,178 @@ def test_a_plain_pass_sees_what_matched_at_each_event():
     engine = Engine(State(algorithms=[A(), B()]), Logger(), look)
     engine.run_event("init")
     engine.run_event("after_loss")
-    assert seen == [(["A", "B"], Event.INIT), (["B", "A"], Event.AFTER_LOSS)]
-
-
-def test_passes_run_for_a_single_algorithm_and_not_for_none():
-    seen = []
-    engine = Engine(State(algorithms=[A()]), Logger(), lambda algorithms, event: seen.append(event) or algorithms)
+    engine.state.algorithms = [A()]
     engine.run_event("init")
     engine.state.algorithms.clear()
     engine.run_event("fit_start")
-    assert seen == [Event.INIT]
+    assert seen == [(["A", "B"], Event.INIT), (["B", "A"], Event.AFTER_LOSS), (["A"], Event.INIT)]
+
+
+def test_the_outer_one_comes_first_and_on_the_second_half_of_a_pair_last():
+    order = ["Smooth", "Mix", "Penalty"]
+    algorithms = [made("Smooth", around=("@mixing",)), made("Mix", tags=("mixing",)), made("Penalty", within=("mix",))]
+    for event, listed in itertools.product(Event, itertools.permutations(algorithms)):
+        assert order_at(event, listed) == (order[::-1] if event.is_after_event else order)
+
+
+class Stacking(Always):
+    """Pushes its name onto a stack, and has to pop its own name again."""
+
+    def __init__(self, name, **metadata):
+        self.name, self.metadata = name, AlgorithmMetadata(events=("before_loss", "after_loss"), **metadata)
+
+    def apply(self, event, state, logger):
+        if event is Event.BEFORE_LOSS:
+            state.batch = [*state.batch, self.name]
+        else:
+            *state.batch, top = state.batch
+            assert top == self.name
+
+
+def test_what_was_put_into_a_box_comes_out_as_it_went_in():
+    outer, inner = Stacking("outer", around=("@inside",)), Stacking("inner", tags=("inside",), within=("@inside",))
+    insides = [Stacking(name, tags=("inside",)) for name in ("first", "second")]
+    for listed in itertools.permutations([outer, *insides, inner]):
+        with Engine(State(algorithms=listed, batch=[]), Logger()) as engine:
+            engine.run_event("before_loss")
+            assert (engine.state.batch[0], engine.state.batch[-1]) == ("outer", "inner")
+            engine.run_event("after_loss")
+            assert engine.state.batch == []
+
+
+def test_explain_names_the_relation():
+    with Engine(State(algorithms=[made("Mix"), made("Smooth", around=("mix",))]), Logger()) as engine:
+        reasons = [engine.explain(event)[0].why for event in ("before_loss", "after_loss")]
+    declared = "declared by Smooth (around='mix')"
+    assert reasons == [f"before Mix: {declared}", f"before Smooth: {declared}"]
+
+
+def at_init(class_name, /, **metadata):
+    return made(class_name, events=("init",), **metadata)
+
+
+def start(*algorithms):
+    Engine(State(algorithms=list(algorithms)), Logger()).close()
+
+
+def told(*algorithms):
+    with pytest.warns(OrderWarning) as caught:
+        start(*algorithms)
+    return [str(warning.message) for warning in caught]
+
+
+@pytest.mark.parametrize(
+    ("relation", "reference", "other", "meant"),
+    [
+        ("before", "BigThing", at_init("BigThing"), "big_thing"),
+        ("after", "BigThing", at_init("BigThing", name="huge"), "huge"),
+        ("conflicts", "bigthing", at_init("BigThing"), "big_thing"),
+        ("before", "big-thing", at_init("BigThing"), "big_thing"),
+        ("after", "label_smoothng", at_init("LabelSmoothing"), "label_smoothing"),
+        ("before", "augmentation", at_init("Flip", tags=("augmentation",)), "@augmentation"),
+    ],
+)
+def test_the_name_to_write_is_suggested(relation, reference, other, meant):
+    assert told(at_init("Small", **{relation: (reference,)}), other) == [
+        (
+            f"{relation}={reference!r} in the metadata of Small has no effect: no algorithm here has that name; "
+            f"did you mean {meant!r}?"
+        )
+    ]
+
+
+def test_a_name_that_may_be_meant_as_written_causes_no_warning(install):
+    install("other", {"algorithms": {"label_smoothng": "other:Other"}}, {"other": source_of("Other")})
+    named = at_init("B", name="BigThing"), at_init("BigThing", name="other")
+    for reference, *others in [
+        ("b",),
+        ("a",),  # its own name
+        ("augmix", at_init("B", name="augmixx")),  # too short to be near
+        ("scale_layers_1", at_init("B", name="scale_layers_2")),
+        ("BigThing", *named),
+        ("@big_thin", at_init("BigThing")),
+        ("label_smoothng", at_init("LabelSmoothing")),  # another one that is installed
+    ]:
+        start(at_init("A", before=(reference,)), *others)
+
+
+def test_a_requirement_by_class_name_is_refused_with_the_name_to_write():
+    with pytest.raises(EngineError) as error:
+        start(at_init("Small", requires=("BigThing",)), at_init("BigThing"))
+    assert str(error.value) == (
+        "'small' (Small) requires 'BigThing', and no such algorithm is listed; did you mean 'big_thing'?"
+    )
+
+
+NAMES = ("a", "b", "c", "d", "e")
+
+
+@st.composite
+def acyclic(draw):
+    """Names in some order, and edges that agree with another order of them."""
+    names = draw(st.permutations(NAMES))
+    hidden = draw(st.permutations(NAMES))
+    pairs = draw(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)).filter(lambda p: p[0] < p[1]), max_size=8))
+    return names, [Edge(hidden[i], hidden[j], "test") for i, j in pairs]
+
+
+def holds(order, edges):
+    return all(order.index(edge.first) < order.index(edge.second) for edge in edges)
+
+
+@settings(max_examples=60)
+@given(acyclic())
+def test_of_all_orders_that_respect_the_edges_it_is_the_first_by_given_places(case):
+    names, edges = case
+    allowed = [order for order in permutations(names) if holds(order, edges)]
+    first = min(allowed, key=lambda order: [names.index(name) for name in order])
+    assert tuple(stable_sort(names, edges)) == tuple(stable_sort(names, edges[::-1] * 2)) == first
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(NAMES)), max_size=8))
+def test_it_refuses_exactly_what_no_order_can_satisfy(pairs):
+    edges = [Edge(first, second, "test") for first, second in pairs]
+    possible = any(holds(order, edges) for order in permutations(NAMES))
+    if possible:
+        assert holds(stable_sort(NAMES, edges), edges)
+    else:
+        with pytest.raises(OrderError, match="cycle"):
+            stable_sort(NAMES, edges)
+
+
+def test_edges_of_names_that_are_absent_are_not_constraints():
+    assert stable_sort(["b", "a"], [Edge("a", "x", "a"), Edge("x", "b", "x")]) == ["b", "a"]
+
+
+def test_a_cycle_is_printed_with_the_declaration_of_each_edge():
+    edges = [Edge("a", "b", "A"), Edge("b", "c", "B"), Edge("c", "a", "C"), Edge("c", "d", "D"), Edge("e", "a", "E")]
+    with pytest.raises(OrderError) as refusal:
+        stable_sort(NAMES, edges)
+    assert str(refusal.value).splitlines() == [
+        "the declared order has a cycle, remove one of these:",
+        "  a before b: declared by A",
+        "  b before c: declared by B",
+        "  c before a: declared by C",
+    ]
+
+
+@settings(max_examples=60)
+@given(st.lists(st.sampled_from("abcdef"), unique=True), st.lists(st.sampled_from("abcdef"), unique=True))
+def test_as_few_as_possible_moved_and_the_rest_kept_their_order(before, after):
+    moved = who_moved(before, after)
+    common = [name for name in after if name in before]
+    assert set(moved) <= set(common)
+    stayed = [name for name in common if name not in moved]
+    assert stayed == [name for name in before if name in stayed]
+    kept = [
+        size
+        for size in range(len(common) + 1)
+        for some in itertools.combinations(common, size)
+        if list(some) == [name for name in before if name in some]
+    ]
+    assert len(stayed) == max(kept)
+
+
+def test_of_two_neighbours_the_one_that_came_forward_has_moved():
+    assert who_moved(["a", "b", "c"], ["b", "a", "c"]) == ["b"]

@@ -5,39 +5,18 @@ from importlib import import_module
 
 import pytest
 
-from engine_core import Algorithm, AlgorithmMetadata, Engine, Logger, State, algorithm_pass
+from engine_core import Engine, Logger, State
 from engine_core.errors import OrderError, PluginError
 from engine_core.passes import apply_declared_order, set_filo_order, warn_if_multiple_loss_interpolation
-from engine_core.registry import Registry
 
-FAKE = """
-    from engine_core import Algorithm, algorithm_pass
-    from engine_core.passes import sort_to_front
+from .parts import A, B, made, source_of
 
-    class Prune(Algorithm):
-        def match(self, event, state):
-            return True
-
-        def apply(self, event, state, logger):
-            if event == "fit_end":
-                raise ValueError("at the end")
-
-    @algorithm_pass(stage="placement", events=("after_dataloader",))
-    def prune_first(algorithms, event):
-        return sort_to_front(algorithms, Prune)
+ALGORITHM = source_of("Prune").replace("return None", 'assert event != "fit_end", "at the end"')
+FAKE = f"""{ALGORITHM}
+@algorithm_pass(stage="placement", events=("after_dataloader",))
+def prune_first(algorithms, event):
+    return passes.sort_to_front(algorithms, Prune)
 """
-
-
-class A(Algorithm):
-    def match(self, event, state):
-        return True
-
-    def apply(self, event, state, logger):
-        return None
-
-
-class B(A):
-    pass
 
 
 def names_at(engine, event):
@@ -46,36 +25,32 @@ def names_at(engine, event):
 
 @pytest.fixture
 def prune(install):
-    entry_points = {
-        "algorithms": {"prune": "prune_module:Prune"},
-        "passes": {"prune_first": "prune_module:prune_first"},
-    }
-    install("prune-plugin", entry_points, {"prune_module": FAKE}, version="0.7")
-
-    def make():
-        return import_module("prune_module").Prune()
-
-    return make
+    """Return a function that makes an algorithm whose distribution brings a pass along."""
+    points = {"algorithms": {"prune": "prune_module:Prune"}, "passes": {"prune_first": "prune_module:prune_first"}}
+    install("prune-plugin", points, {"prune_module": FAKE}, version="0.7")
+    return lambda: import_module("prune_module").Prune()
 
 
 @pytest.fixture
 def with_pass(install):
-    """Return a function that makes an engine whose third algorithm brings the given text as its pass."""
+    """Return a function that makes an engine whose third algorithm brings a pass with this mark and body."""
 
-    def make(text, algorithms):
-        plain = FAKE[: FAKE.index("    @algorithm_pass")]
-        entry_points = {"algorithms": {"prune": "bad_module:Prune"}, "passes": {"bad": "bad_module:bad"}}
-        install("bad-plugin", entry_points, {"bad_module": plain + text})
+    def make(mark, body, algorithms=()):
+        text = f"{ALGORITHM}\n@algorithm_pass({mark})\ndef bad(algorithms, event):\n    {body}\n" if body else ALGORITHM
+        points = {"algorithms": {"prune": "bad_module:Prune"}, "passes": {"bad": "bad_module:bad"}}
+        install("bad-plugin", points, {"bad_module": text})
         return Engine(State(algorithms=[*algorithms, import_module("bad_module").Prune()]), Logger())
 
     return make
 
 
 def test_a_placement_pass_is_truly_first_on_an_undo_event_and_filo_among_the_others(prune):
-    engine = Engine(State(algorithms=[A(), prune(), B()]), Logger())
-    assert names_at(engine, "after_dataloader") == ["Prune", "B", "A"]
-    assert names_at(engine, "before_dataloader") == ["A", "Prune", "B"]
-    assert names_at(engine, "after_loss") == ["B", "Prune", "A"]
+    mine = type("Mine", (type(prune()),), {})  # a class of the user's belongs to the same distribution
+    for algorithm, name in ((prune(), "Prune"), (mine(), "Mine")):
+        engine = Engine(State(algorithms=[A(), algorithm, B()]), Logger())
+        assert names_at(engine, "after_dataloader") == [name, "B", "A"]
+        assert names_at(engine, "before_dataloader") == ["A", name, "B"]
+        assert names_at(engine, "after_loss") == ["B", name, "A"]
 
 
 def test_installed_is_not_active(prune):
@@ -86,16 +61,6 @@ def test_installed_is_not_active(prune):
         "warn_if_multiple_loss_interpolation",
     ]
     assert "prune_module" not in sys.modules
-
-
-def test_an_instance_brings_the_passes_of_its_distribution_along(prune):
-    engine = Engine(State(algorithms=[prune()]), Logger())
-    assert [p.__name__ for p in engine.algorithm_passes] == [
-        "set_filo_order",
-        "apply_declared_order",
-        "prune_first",
-        "warn_if_multiple_loss_interpolation",
-    ]
 
 
 def test_an_algorithm_that_joins_later_brings_them_too_and_the_users_are_inserted_again(prune):
@@ -111,60 +76,9 @@ def test_an_algorithm_that_joins_later_brings_them_too_and_the_users_are_inserte
     assert engine.algorithm_passes == [set_filo_order, mine, *installed, mine]
 
 
-def test_a_plugin_installed_after_the_engine_was_made_brings_its_passes(install):
-    engine = Engine(State(algorithms=[A()]), Logger())
-    install("late-plugin", {"passes": {"prune_first": "late_module:prune_first"}}, {"late_module": FAKE})
-    engine.state.algorithms.append(import_module("late_module").Prune())
-    assert names_at(engine, "after_dataloader") == ["Prune", "A"]
-
-
-def test_all_that_an_engine_is_made_of_goes_by_one_scan(prune, monkeypatch):
-    scans, scan = [], Registry.scan
-    monkeypatch.setattr(Registry, "scan", lambda: scans.append(1) or scan())
-    engine = Engine(State(algorithms=[prune()]), Logger())
-    assert len(scans) == 1
-    engine.state.algorithms.append(A())
-    engine.run_event("init")
-    assert len(scans) == 2
-
-
-def test_a_subclass_of_the_users_belongs_to_the_same_distribution(prune):
-    mine = type("Mine", (type(prune()),), {})
-    engine = Engine(State(algorithms=[A(), mine(), B()]), Logger())
-    assert names_at(engine, "after_dataloader") == ["Mine", "B", "A"]
-
-
-def test_a_disabled_pass_is_not_brought(prune, monkeypatch):
-    monkeypatch.setenv("ENGINE_CORE_DISABLE_PLUGINS", "prune_first")
-    engine = Engine(State(algorithms=[A(), prune(), B()]), Logger())
-    assert names_at(engine, "after_dataloader") == ["B", "Prune", "A"]
-
-
-def test_explain_names_pass_and_distribution(prune):
-    engine = Engine(State(algorithms=[A(), prune()]), Logger())
-    assert [explained[:3] for explained in engine.explain("after_dataloader")] == [
-        ("Prune", "prune", "before A: FILO, the list is reversed on AFTER events"),
-        ("A", "a", "after Prune: FILO, the list is reversed on AFTER events"),
-    ]
-    engine.state.algorithms.reverse()
-    assert [explained[:3] for explained in engine.explain("after_dataloader")] == [
-        ("Prune", "prune", "before A: pass 'prune_first' of prune-plugin"),
-        ("A", "a", "after Prune: pass 'prune_first' of prune-plugin"),
-    ]
-
-
-def test_what_a_plugins_algorithm_raises_names_its_distribution(prune):
-    engine = Engine(State(algorithms=[prune()]), Logger())
-    with pytest.raises(ValueError, match="at the end") as failure:
-        engine.run_event("fit_end")
-    assert failure.value.__notes__ == ["raised by apply of algorithm Prune (prune-plugin 0.7) at FIT_END"]
-
-
-def test_a_plugins_pass_that_breaks_a_declared_order_is_an_error_that_names_all(prune):
-    class Before(A):
-        metadata = AlgorithmMetadata(before=("prune",))
-
-    engine = Engine(State(algorithms=[prune(), Before()]), Logger())
+def test_a_plugins_pass_that_breaks_a_declared_order_is_an_error_that_names_all_unless_the_user_repairs_it(prune):
+    algorithms = [prune(), made("Before", before=("prune",))]
+    engine = Engine(State(algorithms=algorithms), Logger())
     assert names_at(engine, "init") == ["Before", "Prune"]
     with pytest.raises(OrderError) as refusal:
         engine.run_event("after_dataloader")
@@ -172,46 +86,40 @@ def test_a_plugins_pass_that_breaks_a_declared_order_is_an_error_that_names_all(
         "pass 'prune_first' of prune-plugin puts Prune before Before at AFTER_DATALOADER, but "
         "Before (before='prune') declares the opposite; disable that pass or fix its distribution"
     )
-
-
-def test_a_users_pass_may_repair_what_a_plugins_pass_broke(prune):
-    class Before(A):
-        metadata = AlgorithmMetadata(before=("prune",))
-
-    engine = Engine(State(algorithms=[prune(), Before()]), Logger(), lambda algorithms, event: algorithms[::-1])
-    assert names_at(engine, "after_dataloader") == ["Before", "Prune"]
-
-
-HEAD = "\n    @algorithm_pass(stage='placement')\n    def bad(algorithms, event):\n        "
+    engine.close()
+    repaired = Engine(State(algorithms=algorithms), Logger(), lambda algorithms, event: algorithms[::-1])
+    assert names_at(repaired, "after_dataloader") == ["Before", "Prune"]
 
 
 @pytest.mark.parametrize(
     ("body", "message"),
     [
         ("sorted(algorithms, key=str)", "returned None at INIT; a pass returns the list of algorithms"),
-        ("return algorithms[1:]", "lost A at INIT without declaring changes_members=True"),
-        ("return [*algorithms, Prune()]", "added Prune at INIT without declaring changes_members=True"),
         ("return [Prune(), *algorithms[1:]]", "lost A and added Prune at INIT without declaring changes_members=True"),
-        ("return [*algorithms, algorithms[0]]", "returned A twice at INIT"),
-        ("return 5", "returned 5 at INIT; a pass returns the list of algorithms"),
     ],
 )
 def test_a_plugins_pass_that_returns_nonsense_is_named(with_pass, body, message):
-    engine = with_pass(HEAD + body, [A(), B()])
     with pytest.raises(OrderError) as refusal:
-        engine.run_event("init")
+        with_pass("", body, [A(), B()]).run_event("init")
     assert str(refusal.value).startswith(f"pass 'bad' of bad-plugin {message}")
 
 
 def test_a_plugins_pass_may_change_members_if_it_says_so(with_pass):
-    body = HEAD.replace("'placement'", "'placement', changes_members=True") + "return [Prune(), *algorithms[1:]]"
-    engine = with_pass(body, [A(), B()])
+    engine = with_pass("changes_members=True", "return [Prune(), *algorithms[1:]]", [A(), B()])
     assert names_at(engine, "init") == ["Prune-2", "B", "Prune"]
 
 
-def test_a_broken_pass_of_a_distribution_in_use_is_an_error(with_pass):
-    with pytest.raises(PluginError, match=r"pass 'bad' of bad-plugin .* can't be loaded from 'bad_module:bad'"):
-        with_pass("", [])
+@pytest.mark.parametrize(
+    ("mark", "body", "said"),
+    [
+        ("", "", r"pass 'bad' of bad-plugin .* can't be loaded from 'bad_module:bad'"),
+        ("stage='direction', name='set_filo_order'", "return algorithms", "DISABLE_PLUGINS=bad-plugin:bad"),
+    ],
+    ids=["not there", "named like a built-in"],
+)
+def test_a_broken_pass_of_a_distribution_in_use_is_an_error(with_pass, mark, body, said):
+    with pytest.raises(PluginError, match=said):
+        with_pass(mark, body)
 
 
 def test_a_latecomer_whose_pass_is_broken_is_refused_each_time_and_nothing_is_half_done(install):
@@ -226,38 +134,27 @@ def test_a_latecomer_whose_pass_is_broken_is_refused_each_time_and_nothing_is_ha
     assert names_at(engine, "init") == ["A"]
 
 
-def test_a_pass_that_takes_the_name_of_a_built_in_is_refused(with_pass):
-    text = HEAD.replace("'placement'", "'direction', name='set_filo_order'") + "return algorithms"
-    with pytest.raises(PluginError, match="DISABLE_PLUGINS=bad-plugin:bad"):
-        with_pass(text, [])
-
-
 def test_passes_of_two_distributions_are_sorted_by_name_never_by_install_order(install):
+    algorithms = []
     for name in ("zebra", "aardvark"):
         text = FAKE.replace("prune_first", f"{name}_first").replace("Prune", name.capitalize())
-        entry_points = {
-            "algorithms": {name: f"{name}_module:{name.capitalize()}"},
-            "passes": {name: f"{name}_module:{name}_first"},
-        }
-        install(f"{name}-plugin", entry_points, {f"{name}_module": text})
-    zebra, aardvark = import_module("zebra_module").Zebra(), import_module("aardvark_module").Aardvark()
-    engine = Engine(State(algorithms=[zebra, aardvark, A()]), Logger())
+        module = f"{name}_module"
+        points = {"algorithms": {name: f"{module}:{name.capitalize()}"}, "passes": {name: f"{module}:{name}_first"}}
+        install(f"{name}-plugin", points, {module: text})
+        algorithms.append(getattr(import_module(module), name.capitalize())())
+    engine = Engine(State(algorithms=[*algorithms, A()]), Logger())
     assert [p.__name__ for p in engine.algorithm_passes][2:4] == ["aardvark_first", "zebra_first"]
     assert names_at(engine, "after_dataloader") == ["Zebra", "Aardvark", "A"]
 
 
-def test_a_plugins_pass_given_as_an_argument_is_the_users_own(prune):
-    engine = Engine(State(algorithms=[A(), B()]), Logger(), import_module("prune_module").prune_first)
-    assert [(p.metadata.name, p.origin) for p in engine._passes.active][-1] == ("prune_first", None)
-
-
-def test_the_same_marked_function_may_serve_two_engines():
-    @algorithm_pass(stage="placement")
-    def turn(algorithms, event):
-        return algorithms[::-1]
-
-    engines = [Engine(State(algorithms=[A(), B()]), Logger(), turn) for _ in range(2)]
-    assert [names_at(engine, "init") for engine in engines] == [["B", "A"]] * 2
+def test_a_plugins_pass_given_as_an_argument_is_the_users_own_and_what_its_algorithm_raises_names_it(prune):
+    module = import_module("prune_module")
+    engine = Engine(State(algorithms=[A(), B()]), Logger(), module.prune_first)
+    assert engine.explain("after_dataloader")[0].why.endswith("FILO, the list is reversed on AFTER events")
+    engine.state.algorithms = [prune()]
+    with pytest.raises(AssertionError, match="at the end") as failure:
+        engine.run_event("fit_end")
+    assert failure.value.__notes__ == ["raised by apply of algorithm Prune (prune-plugin 0.7) at FIT_END"]
 
 
 def test_an_instance_of_a_disabled_plugin_is_refused_rather_than_run_without_its_passes(prune, monkeypatch):
@@ -268,5 +165,6 @@ def test_an_instance_of_a_disabled_plugin_is_refused_rather_than_run_without_its
         "algorithm Prune is 'prune' of prune-plugin 0.7, which is disabled: "
         "listed in ENGINE_CORE_DISABLE_PLUGINS; leave it out, or enable it"
     )
-    monkeypatch.setenv("ENGINE_CORE_DISABLE_PLUGINS", "prune-plugin:prune_first")
-    assert names_at(Engine(State(algorithms=[A(), prune()]), Logger()), "after_dataloader") == ["Prune", "A"]
+    monkeypatch.setenv("ENGINE_CORE_DISABLE_PLUGINS", "prune-plugin:prune_first")  # the pass alone
+    engine = Engine(State(algorithms=[A(), prune(), B()]), Logger())
+    assert names_at(engine, "after_dataloader") == ["B", "Prune", "A"]

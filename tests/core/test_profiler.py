@@ -1,25 +1,29 @@
+"""The profiler: a trace of spans, and how long the parts of a run took in sum."""
+
 import json
 import os
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
 
-from engine_core import Algorithm, AlgorithmMetadata, Callback, Engine, Logger, State
-from engine_core.callbacks.profiler import CHUNK, Profiler
-from engine_core.engine.pipeline import Pipeline
-from engine_core.registry import Registry
+from engine_core import AlgorithmMetadata, Callback, Engine, Logger, State
+from engine_core.callbacks.profiler import Profiler
+from engine_core.time import Timestamp
+
+from .parts import Always
 
 
-class Alg(Algorithm):
+class Alg(Always):
     metadata = AlgorithmMetadata(events=("before_loss", "after_loss", "batch_end"))
-
-    def match(self, event, state):
-        return True
 
     def apply(self, event, state, logger):
         if state.loss == "fails":
             raise ZeroDivisionError
+        if state.loss == "takes long":
+            with state.profiler.span("inside"):
+                time.sleep(0.01)
 
 
 class Cb(Callback):
@@ -49,9 +53,12 @@ def around(outer, inner):
     return outer["tid"] == inner["tid"] and outer["ts"] <= inner["ts"] and end <= outer["ts"] + outer["dur"]
 
 
+STEP = ("batch_start", "before_loss", "after_loss", "batch_end")
+
+
 def test_events_algorithms_and_callbacks_are_spans_in_one_another(tmp_path):
     engine, _ = make(tmp_path, algorithms=[Alg()], callbacks=[Cb()])
-    for event in ("fit_start", "batch_start", "before_loss", "after_loss", "batch_end", "fit_end"):
+    for event in ("fit_start", *STEP, "fit_end"):
         engine.run_event(event)
     engine.close()
     assert spans(tmp_path) == [
@@ -65,63 +72,44 @@ def test_events_algorithms_and_callbacks_are_spans_in_one_another(tmp_path):
     ]
 
 
-def test_what_is_written_is_chrome_trace_json(tmp_path):
-    engine, profiler = make(tmp_path)
-    with profiler.span('mine/of any "name"'):
-        pass
-    engine.close()
-    (span,) = json.loads((tmp_path / "trace.json").read_text())
-    times = span.pop("ts"), span.pop("dur")
-    assert span == {
-        "name": 'mine/of any "name"',
-        "cat": "mine",
-        "ph": "X",
-        "pid": os.getpid(),
-        "tid": threading.get_native_id(),
-    }
-    assert all(isinstance(time, float) and time >= 0 for time in times)
-
-
-def test_times_are_microseconds(tmp_path, monkeypatch):
+def test_what_is_written_is_chrome_trace_json_with_times_in_microseconds(tmp_path, monkeypatch):
     clock = iter([1_000_000, 3_500_000, 4_000_250])
     monkeypatch.setattr("engine_core.callbacks.profiler.time.perf_counter_ns", lambda: next(clock))
     engine, profiler = make(tmp_path)
-    with profiler.span("mine"):
+    with profiler.span('mine/of any "name"'):
         pass
     monkeypatch.undo()
     engine.close()
     (span,) = json.loads((tmp_path / "trace.json").read_text())
-    assert (span["ts"], span["dur"]) == (2500.0, 500.25)
+    place = {"pid": os.getpid(), "tid": threading.get_native_id()}
+    assert span == {"name": 'mine/of any "name"', "cat": "mine", "ph": "X", "ts": 2500.0, "dur": 500.25, **place}
 
 
 def test_a_marker_only_event_closes_the_pair_whose_second_half_does_not_fire(tmp_path):
     engine, _ = make(tmp_path)
     engine.run_event("epoch_start")
     engine.run_event("before_dataloader")
+    engine.run_event("after_load")  # without a partner it is no span
     engine.run_marker_only_event("after_dataloader")
     engine.run_event("epoch_end")
+    engine.run_marker_only_event("batch_checkpoint")
     engine.run_marker_only_event("eval_start")
     engine.run_marker_only_event("eval_end")
     engine.close()
     assert spans(tmp_path) == ["event/epoch", "event/epoch > event/dataloader", "event/eval"]
 
 
-def test_events_without_a_partner_are_not_spans(tmp_path):
-    engine, _ = make(tmp_path)
-    for event in ("after_load", "batch_checkpoint", "epoch_checkpoint"):
-        engine.run_event(event)
-        engine.run_marker_only_event(event)
-    engine.close()
-    assert spans(tmp_path) == []
-
-
-def test_what_is_open_at_close_ends_there(tmp_path):
+def test_what_is_open_at_close_or_begins_again_ends_there_and_what_is_not_open_has_no_end(tmp_path):
     engine, profiler = make(tmp_path)
-    engine.run_event("fit_start")
-    engine.run_event("epoch_start")
-    with profiler.span("mine"):
+    for _ in range(2):
+        profiler.begin("event/batch")
+        profiler.begin("event/loss")
+    profiler.end("event/epoch")
+    with pytest.raises(KeyError), profiler.span("mine"):
         engine.close()
-    assert spans(tmp_path) == ["event/fit", "event/fit > event/epoch", "event/fit > event/epoch > mine"]
+        raise KeyError
+    pair = ["event/batch", "event/batch > event/loss"]
+    assert spans(tmp_path) == [*pair, *pair, "event/batch > event/loss > mine"]
 
 
 def test_an_end_closes_what_an_exception_left_open_inside(tmp_path):
@@ -143,110 +131,63 @@ def test_an_end_closes_what_an_exception_left_open_inside(tmp_path):
     ]
 
 
-def test_a_pair_that_begins_again_ends_the_one_that_was_abandoned(tmp_path):
-    engine, profiler = make(tmp_path)
-    for _ in range(2):
-        profiler.begin("event/batch")
-        profiler.begin("event/loss")
-    profiler.end("event/batch")
-    engine.close()
-    assert spans(tmp_path) == ["event/batch", "event/batch > event/loss"] * 2
-
-
-def test_the_end_of_what_is_not_open_has_no_effect(tmp_path):
-    engine, profiler = make(tmp_path)
-    profiler.begin("event/fit")
-    profiler.end("event/epoch")
-    engine.run_event("batch_end")
-    engine.close()
-    assert spans(tmp_path) == ["event/fit"]
-
-
-def test_each_thread_has_its_own_spans(tmp_path):
+def test_each_thread_has_its_own_spans_of_which_the_sums_are_those_of_all(tmp_path):
     engine, profiler = make(tmp_path)
 
     def work():
         with profiler.span("outer"), profiler.span("inner"):
             pass
 
-    with profiler.span("main"):
-        threads = [threading.Thread(target=work) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    engine.run_event("fit_start")
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    engine.run_event("fit_end")
     engine.close()
-    assert sorted(spans(tmp_path)) == ["main", *["outer"] * 3, *["outer > inner"] * 3]
+    assert sorted(spans(tmp_path)) == ["event/fit", *["outer"] * 3, *["outer > inner"] * 3]
+    assert {name: span["count"] for name, span in profiler.timing["spans"].items()}["outer"] == 3
 
 
-def test_memory_is_bounded_and_the_file_is_whole(tmp_path):
+def test_memory_is_bounded_and_the_file_is_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr("engine_core.callbacks.profiler.CHUNK", 10)
     engine, profiler = make(tmp_path)
-    for _ in range(2 * CHUNK + 5):
+    for _ in range(25):
         with profiler.span("a"):
             pass
     assert len(profiler._complete) == 5
     engine.close()
-    assert len(json.loads((tmp_path / "trace.json").read_text())) == 2 * CHUNK + 5
+    assert len(json.loads((tmp_path / "trace.json").read_text())) == 25
 
 
-def test_before_init_and_after_close_nothing_is_recorded(tmp_path):
-    profiler = Profiler(tmp_path / "trace.json")
+def test_before_init_and_after_close_nothing_is_recorded_and_it_may_serve_one_run_after_another(tmp_path):
+    profiler = Profiler(str(tmp_path / "new" / "mine" / "trace.json"))
     with profiler.span("early"):
         profiler.begin("early too")
     assert list(tmp_path.iterdir()) == []
-    engine = Engine(State(callbacks=[profiler]), Logger())
-    engine.run_event("init")
-    engine.close()
-    with profiler.span("late"):
-        profiler.begin("late too")
-        profiler.end("late too")
-    assert spans(tmp_path) == []
-
-
-def test_it_sets_state_profiler_at_init_and_takes_it_back_at_close(tmp_path):
-    engine, profiler = make(tmp_path)
-    assert engine.state.profiler is profiler
-    engine.close()
-    assert engine.state.profiler is None
-
-
-def test_a_profiler_may_serve_one_run_after_another(tmp_path):
-    profiler = Profiler(tmp_path / "trace.json")
     for name in ("first", "second"):
         with Engine(State(callbacks=[profiler]), Logger()) as engine:
             engine.run_event("init")
+            assert engine.state.profiler is profiler
             profiler.begin(name)
-    assert spans(tmp_path) == ["second"]
+        assert engine.state.profiler is None
+    with profiler.span("late"):
+        profiler.begin("late too")
+        profiler.end("late too")
+    assert spans(tmp_path / "new" / "mine") == ["second"]
 
 
-def test_an_exception_passes_through_a_span(tmp_path):
-    engine, profiler = make(tmp_path)
-    with pytest.raises(KeyError), profiler.span("mine"):
-        raise KeyError
-    engine.close()
-    assert spans(tmp_path) == ["mine"]
-
-
-def test_missing_folders_are_made_at_init(tmp_path):
-    profiler = Profiler(str(tmp_path / "runs" / "mine" / "trace.json"))
-    with Engine(State(callbacks=[profiler]), Logger()) as engine:
-        engine.run_event("init")
-    assert json.loads((tmp_path / "runs" / "mine" / "trace.json").read_text()) == []
-
-
-@pytest.mark.parametrize("path", [3, ["trace.json"]])
-def test_anything_but_a_path_is_refused(path):
-    with pytest.raises(TypeError, match=r"the profiler's path is .*give the name of a file such as 'trace\.json'"):
-        Profiler(path)
-
-
-def test_a_path_where_no_file_can_be_is_refused_in_the_constructor(tmp_path):
+def test_anything_but_a_path_where_a_file_can_be_is_refused_in_the_constructor(tmp_path):
     (tmp_path / "file").write_text("x")
-    for wrong, reason in (
+    for wrong in (3, ["trace.json"]):
+        with pytest.raises(TypeError, match=r"the profiler's path is .*give the name of a file such as 'trace\.json'"):
+            Profiler(wrong)
+    for wrong, reason in [
         (tmp_path, "is a folder"),
         ("", "is a folder"),
         (tmp_path / "file" / "t.json", "is not a writable folder"),
-    ):
+    ]:
         with pytest.raises(ValueError, match=reason):
             Profiler(wrong)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
@@ -268,20 +209,39 @@ def test_a_disk_that_is_full_at_the_end_costs_the_trace_and_not_the_sums(tmp_pat
     assert (state.profiler, profiler.timing["spans"]["event/batch"]["count"]) == (None, 1)
 
 
-def test_it_is_known_by_name():
-    assert Registry.scan().load("callbacks", "profiler") is Profiler
-
-
-def test_where_it_is_off_the_handlers_are_the_very_same_kind(tmp_path):
-    def kinds(engine):
-        for event in ("fit_start", "before_loss", "batch_end"):
-            engine.run_event(event)
-        return [getattr(engine._dispatch[e], "__qualname__", None) for e in ("fit_start", "before_loss", "batch_end")]
-
-    engine, _ = make(tmp_path, algorithms=[Alg()], callbacks=[Cb()])
-    assert kinds(engine) == ["spanning.<locals>.opening"] * 2 + ["spanning.<locals>.closing"]
+def test_spans_are_counted_and_their_times_added_up_with_and_without_those_inside(tmp_path):
+    engine, profiler = make(tmp_path, algorithms=[Alg()], callbacks=[Cb()])
+    engine.state.loss = "takes long"
+    for event in ("fit_start", *STEP, *STEP, "fit_end"):
+        engine.run_event(event)
     engine.close()
-    off = Engine(State(algorithms=[Alg()], callbacks=[Cb()]), Logger())
-    assert kinds(off) == ["Traces", Pipeline.run_alone.__qualname__, "with_algorithms.<locals>.algorithms_first"]
-    (step,) = off._pipelines["before_loss"]._plans.values()
-    assert step[0][0] is off.state.algorithms[0]
+    timing = profiler.timing
+    spans = timing.pop("spans")
+    assert timing == {"schema": 1, "batches": 2, "resumed_at": None}
+    events = dict.fromkeys(["event/batch", "event/loss", "callback/Cb/batch_end"], 2)
+    algorithms = {f"algorithm/Alg/{event}": 2 for event in STEP[1:]}
+    assert {name: span["count"] for name, span in spans.items()} == {
+        **events,
+        **algorithms,
+        "event/fit": 1,
+        "inside": 6,
+    }
+    inside, fit = spans["inside"], spans["event/fit"]
+    taken_s = sum(spans[name]["seconds"] - spans[name]["own_seconds"] for name in algorithms)
+    assert inside["own_seconds"] == inside["seconds"] >= 0.06
+    assert taken_s == pytest.approx(inside["seconds"])
+    assert sum(span["own_seconds"] for span in spans.values()) == pytest.approx(fit["seconds"])
+
+
+def test_a_resumed_run_says_where_it_began_and_a_step_back_is_not_a_resume():
+    state = State(callbacks=[profiler := Profiler()])
+    with Engine(state, Logger()) as engine:
+        engine.run_event("init")
+        state.timestamp = Timestamp(batch=7)
+        engine.run_event("after_load")
+        for event in ("fit_start", "batch_start", "batch_end"):
+            engine.run_event(event)
+        state.timestamp = Timestamp(batch=3)
+        engine.run_event("after_load")
+        engine.run_event("fit_end")
+    assert (profiler.timing["resumed_at"], profiler.timing["batches"]) == (7, 1)

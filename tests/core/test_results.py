@@ -1,14 +1,16 @@
-"""The last and the best value of each evaluation result, and which of two values is better."""
+"""The last and the best value of each evaluation result, which of two is better, and the name of a watched one."""
 
 import math
 import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine_core.errors import ArgumentError
+from engine_core import State
+from engine_core.callbacks.monitor import Monitor
+from engine_core.errors import ArgumentError, ArgumentTypeError
 from engine_core.results import Best, Results
 
 PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "stop.md").read_text(encoding="utf-8")
@@ -18,6 +20,7 @@ LOWER, HIGHER = (
 OTHER = st.sampled_from(["val", "top1", "Mean", "of", "lossless", "5"])
 
 
+@settings(max_examples=50)
 @given(st.sampled_from([*LOWER, *HIGHER]), OTHER, OTHER, st.sampled_from("_-./@ "))
 def test_each_word_of_the_page_says_as_a_whole_word_what_is_better(word, before, after, between):
     lower = word in LOWER
@@ -26,25 +29,12 @@ def test_each_word_of_the_page_says_as_a_whole_word_what_is_better(word, before,
     assert Results().is_lower_better(f"eval/{camel}") is lower
 
 
-@pytest.mark.parametrize(
-    ("name", "lower"),
-    [
-        ("mse", True),
-        ("eval/valMAE", True),
-        ("eval/MAETest", True),
-        ("eval/F1Score", False),
-        ("eval/top1_acc", False),
-        ("eval/mIoU", False),
-        ("accuracy/loss", True),  # the label says nothing
-        ("eval/lossless", None),
-        ("eval/errors", None),
-        ("eval/gap", None),
-        ("eval/f1/loss", None),
-        ("eval/BrierScore", None),
-    ],
-)
-def test_part_of_a_word_and_words_of_both_directions_say_nothing(name, lower):
-    assert Results().is_lower_better(name) is lower
+def test_part_of_a_word_and_words_of_both_directions_say_nothing():
+    lower = ["mse", "eval/valMAE", "eval/MAETest", "accuracy/loss"]  # the label says nothing
+    higher = ["eval/F1Score", "eval/top1_acc", "eval/mIoU"]
+    neither = ["eval/lossless", "eval/errors", "eval/gap", "eval/f1/loss", "eval/BrierScore"]
+    found = [[Results().is_lower_better(name) for name in names] for names in (lower, higher, neither)]
+    assert found == [[True] * 4, [False] * 3, [None] * 5]
 
 
 def directed(*, ask=None, **told):
@@ -54,15 +44,10 @@ def directed(*, ask=None, **told):
     return results
 
 
-def test_directions_overrule_the_name_for_one_loader_or_for_all():
-    results = directed(lower=["f1", "eval/gap"], higher=["test/loss"])
-    names = ["eval/f1", "test/f1", "eval/gap", "test/gap", "eval/loss", "test/loss"]
-    assert [results.is_lower_better(name) for name in names] == [True, True, True, None, True, False]
-
-
-def test_a_direction_holds_for_all_values_of_a_metric_unless_one_has_its_own():
-    results = directed(lower=["dist"], higher=["eval/dist/b"])
-    assert [results.is_lower_better(f"eval/dist/{part}") for part in "ab"] == [True, False]
+def test_directions_overrule_the_name_for_one_loader_or_for_all_and_for_one_value_of_a_metric():
+    results = directed(lower=["f1", "eval/gap", "dist"], higher=["test/loss", "eval/dist/b"])
+    names = ["eval/f1", "test/f1", "eval/gap", "test/gap", "eval/loss", "test/loss", "eval/dist/a", "eval/dist/b"]
+    assert [results.is_lower_better(name) for name in names] == [True, True, True, None, True, False, True, False]
 
 
 class Said:
@@ -106,14 +91,15 @@ def test_the_best_is_the_first_of_equals_and_finite(name, values, best):
     assert math.isnan(values[-1]) or results.last == {name: values[-1]}
 
 
-def test_a_value_is_new_best_only_if_it_is_better_than_all_before():
+def test_a_value_is_new_best_only_if_it_is_better_than_all_before_and_there_is_a_direction():
     results = Results()
     found = []
     for step, value in enumerate([2.0, 1.0, 1.0, math.nan, 0.5]):
         results.begin()
-        results.record({"eval/loss": value}, step, 0)
+        results.record({"eval/loss": value, "eval/gap": value}, step, 0)
         found.append(results.improved == {"eval/loss"})
     assert found == [True, True, False, False, True]
+    assert results.to_json()["eval/gap"] == {"last": 0.5, "best": None}
 
 
 def test_what_is_saved_is_restored_and_keeps_the_new_directions():
@@ -134,6 +120,51 @@ def test_a_best_value_of_another_direction_is_not_restored():
     assert results.best == {"eval/f1": Best(7.0, 10, 1)}
 
 
-def test_without_a_direction_there_is_a_last_value_and_no_best():
-    results = recorded("eval/gap", 3.0, 1.0)
-    assert (results.to_json(), results.improved) == ({"eval/gap": {"last": 1.0, "best": None}}, set())
+@pytest.mark.parametrize(
+    ("metric", "key", "label", "smaller_is_better"),
+    [
+        ("eval/accuracy", "eval/accuracy", "eval", False),
+        ("eval/loss", "eval/loss", "eval", True),
+        ("max:eval/loss", "eval/loss", "eval", False),
+        ("min:eval/error", "eval/error", "eval", True),
+        ("test/top/loss", "test/top/loss", "test", True),
+        ("test/f1/loss", "test/f1/loss", "test", None),
+        ("max:a:b/c:d", "a:b/c:d", "a:b", False),
+    ],
+)
+def test_a_name_says_loader_result_and_direction(metric, key, label, smaller_is_better):
+    monitor = Monitor(metric)
+    assert (monitor.key, monitor.label, monitor.smaller_is_better) == (key, label, smaller_is_better)
+
+
+def test_what_names_no_result_is_refused():
+    for metric in ("", "loss", "/loss", "eval/", "min:", "max:loss"):
+        with pytest.raises(ArgumentError, match=f"metric={metric!r} has to be the label of an evaluation loader"):
+            Monitor(metric)
+    with pytest.raises(ArgumentTypeError, match=r"metric=3 \(int\) has to be a name"):
+        Monitor(3)
+
+
+def test_better_is_smaller_or_larger_by_more_than_asked_for_and_finite():
+    small, large = Monitor("min:eval/x"), Monitor("max:eval/x")
+    for value, smaller, larger in ((0.25, True, False), (0.5, False, False), (1.0, False, True)):
+        assert (small.is_better(value, 0.5), large.is_better(value, 0.5)) == (smaller, larger)
+        assert not small.is_better(value, 0.5, by_more_than=0.5)
+        assert large.is_better(value, 0.5, by_more_than=0.25) is larger
+    assert small.is_better(1e30, None)
+    for monitor in (small, large):
+        for value in (math.nan, math.inf, -math.inf):
+            assert (monitor.is_better(value, 0.5), monitor.is_better(value, None)) == (False, False)
+            assert not monitor.reaches(value, 0.5)
+
+
+def test_the_nearest_result_and_the_nearest_loader_are_suggested():
+    state = State(metrics={"eval/loss": 0.5, "eval/accuracy": 0.75}, evaluators={"valid": [], "test": []})
+    assert Monitor("eval/accuracy").value_in(state) == 0.75
+    with pytest.raises(ArgumentError, match=r"no result 'eval/acuracy'; did you mean 'eval/accuracy'\?"):
+        Monitor("eval/acuracy").value_in(state)
+    Monitor("test/loss").check_loader(state)
+    with pytest.raises(ArgumentError, match=r"no evaluation loader is called 'vaild', .*; did you mean 'valid'\?"):
+        Monitor("vaild/loss").check_loader(state)
+    with pytest.raises(ArgumentError, match=r"nothing is evaluated.* give eval_dataloader to the Trainer"):
+        Monitor("eval/loss").check_loader(State())

@@ -65,11 +65,8 @@ def test_each_python_that_the_readme_names_is_tested_and_the_quick_ring_has_one_
     assert f"py3{low}-lowest" in LABELS["rest"]
 
 
-def test_types_are_checked_in_the_rest():
+def test_types_are_checked_and_the_documentation_is_built_in_the_rest():
     assert commands_of("type")[0] in commands_of("beside-latest")
-
-
-def test_the_documentation_is_built_in_the_rest():
     assert commands_of("docs")[0] in commands_of("py311-full")
 
 
@@ -90,11 +87,7 @@ def runs(environment, matrix):
             tests = matrix.tests_with(whom, ring=ring, at_floors="--floors" in options, has_torch=True)
         else:
             own = [path for word in command for path in re.findall(r"tests/\w+", word)]
-            paths = {
-                "alone": map(matrix.tests_of, matrix.PLUGINS),
-                "beside": ["tests/beside"],
-                "pytest": own,
-            }
+            paths = {"alone": map(matrix.tests_of, matrix.PLUGINS), "beside": ["tests/beside"], "pytest": own}
             tests = paths.get(whom, ())
         found |= {(whom, path, ring) for path in tests for ring in rings if "--floors" not in options}
     return found
@@ -167,3 +160,69 @@ def test_the_libraries_of_the_adapters_are_pinned_to_both_ends_of_the_declared_r
         assert pins[library] in SpecifierSet(declared)
         lowest = re.match(r">=([\d.]+)", declared)[1]
         assert (Version(pins[library]) == Version(lowest)) == (ring == "lowest")
+
+
+def test_a_missing_build_of_torch_is_distinguished_from_other_failures(matrix):
+    for said in (
+        "torch{sys_platform == 'linux'}==2.13.0+cpu has no wheels with a matching Python ABI tag (e.g.",
+        "there is no version of torch{sys_platform == 'linux'}==2.13.0+cpu and you require",
+    ):
+        assert matrix.MISSING.search(f"cause: Because {said}")
+    for said in ("Because torchmetrics==1.4 has no wheels with a matching", "Failed to fetch: torch"):
+        assert not matrix.MISSING.search(said)
+
+
+def test_a_wheel_is_kept_until_a_file_that_it_is_built_from_changes(matrix, tmp_path):
+    package = tmp_path / "src" / "package"
+    files = [tmp_path / "pyproject.toml", tmp_path / "README.md", tmp_path / "LICENSE", package / "__init__.py"]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("")
+    digests = [matrix.digest_of(tmp_path)]
+    (package / "__pycache__").mkdir()
+    (package / "__pycache__" / "__init__.pyc").write_text("1")
+    assert matrix.digest_of(tmp_path) == digests[0]
+    for file in files:
+        file.write_text("2")
+        digests.append(matrix.digest_of(tmp_path))
+    files[-1].rename(package / "other.py")
+    digests.append(matrix.digest_of(tmp_path))
+    assert len(set(digests)) == len(digests)
+
+
+def test_what_a_wheel_is_built_from_is_what_the_projects_name(matrix):
+    for project in (matrix.ROOT, *matrix.PARTS, *matrix.PLUGINS):
+        text = (project / "pyproject.toml").read_text()
+        assert f'name = "{matrix.name_of(project)}"' in text
+        assert 'readme = "README.md"' in text and 'license-files = ["LICENSE"]' in text
+        package = matrix.name_of(project).replace("-", "_")
+        assert f'packages = ["{package if project == matrix.ROOT else f"src/{package}"}"]' in text
+
+
+RUNS = [("quick", False), ("full", False), ("quick", True)]  # of which ring, and whether at the floors
+
+
+@pytest.mark.parametrize(("ring", "at_floors"), RUNS)
+def test_without_torch_the_tests_of_the_core_and_of_what_is_installed_are_run(matrix, ring, at_floors):
+    ran = [matrix.tests_with(whom, ring=ring, at_floors=at_floors, has_torch=False) for whom in ("core", "plugins")]
+    (core, *own), installed = ran
+    assert (core, installed) == ("tests/core", matrix.OF_THE_INSTALLED)
+    assert own == matrix.matching(matrix.ROOT, matrix.OF_PARTS_WITHOUT_TORCH)
+    files = [file for path in own for file in matrix.ROOT.glob(f"{path}/test_*.py")]
+    files += [matrix.ROOT / path for path in own if path.endswith(".py")]
+    assert len(files) > 20
+    assert not any("import torch" in file.read_text(encoding="utf-8").splitlines() for file in files)
+
+
+@pytest.mark.parametrize(("ring", "at_floors"), RUNS)
+@pytest.mark.parametrize("whom", ["core", "plugins"])
+def test_what_is_run_is_there_under_its_name(matrix, whom, ring, at_floors):
+    tests = matrix.tests_with(whom, ring=ring, at_floors=at_floors, has_torch=True)
+    assert [path for path in tests if not (matrix.ROOT / path).exists()] == []
+
+
+def test_each_pattern_of_the_floors_names_a_file(matrix):
+    patterns = [*matrix.OF_PARTS_WITHOUT_TORCH, *matrix.OF_PARTS_AT_FLOORS, *matrix.AT_FLOORS, *matrix.NOT_AT_FLOORS]
+    assert [pattern for pattern in patterns if not matrix.matching(ROOT, [pattern])] == []
+    for pattern in matrix.OF_PLUGINS_AT_FLOORS:
+        assert any(matrix.matching(plugin, [pattern]) for plugin in matrix.PLUGINS), pattern

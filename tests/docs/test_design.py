@@ -1,7 +1,5 @@
 """What the design page says of the files: they are there, each is listed, and in the order of the layers."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -46,23 +44,19 @@ def test_a_folder_around_the_package_is_listed_completely(folder):
     assert shown == {name for name in there if not name.startswith(".") and not name.endswith(".egg-info")}
 
 
-@pytest.mark.parametrize("tree", [PACKAGE, AROUND], ids=["package", "around"])
-def test_each_line_of_a_tree_says_what_it_is(tree):
+def test_each_line_of_a_tree_says_what_it_is():
     # Of engine_core and of the folders around it, what lies in them says it.
-    lines = [line for line in tree.splitlines() if line.startswith(" ") or "/" not in line]
+    lines = [line for line in f"{PACKAGE}{AROUND}".splitlines() if line.startswith(" ") or "/" not in line]
 
     assert [line for line in lines if len(line.split(maxsplit=1)) < 2] == []
 
 
-def test_the_rooms_of_the_tree_are_in_the_order_of_the_layers():
-    rooms = [Path(path).stem for path in listed(PACKAGE) if path.count("/") == 1]
+def test_the_rooms_of_the_tree_are_in_the_order_of_the_layers_and_their_files_in_that_of_reading():
+    paths = listed(PACKAGE)
 
-    assert rooms == [room for layer in tested.LAYERS for room in layer]
-
-
-@pytest.mark.parametrize(("folder", "files"), tested.READING_ORDER.items(), ids=list(tested.READING_ORDER))
-def test_the_files_of_a_folder_of_the_core_are_in_the_order_in_which_to_read_them(folder, files):
-    assert [Path(path).stem for path in listed(PACKAGE) if path.startswith(f"engine_core/{folder}/")] == files
+    assert [Path(path).stem for path in paths if path.count("/") == 1] == [r for layer in tested.LAYERS for r in layer]
+    for folder, files in tested.READING_ORDER.items():
+        assert [Path(path).stem for path in paths if path.startswith(f"engine_core/{folder}/")] == files
 
 
 def test_each_file_imports_only_from_files_above_it():
@@ -107,27 +101,22 @@ def quoted(text: str) -> list[str]:
     return re.findall(r"`(.*?)`", text)
 
 
-@pytest.mark.parametrize(
-    ("begin", "end", "named"),
-    [
-        ("without a door: ", " Their", "OPEN"),
-        ("5 only ", " import", "NEEDS_TORCH"),
-        ("it ", " don't", "WITHOUT_TORCH"),
-    ],
-)
-def test_the_house_names_the_open_folders_and_what_needs_torch(begin, end, named):
-    text = re.search(rf"\b{begin}(`.*?){end}", " ".join(section("The house").split()))[1]
-
-    assert sorted(quoted(text)) == sorted(getattr(tested, named))
+def test_the_house_names_the_open_folders_and_what_needs_torch():
+    house = " ".join(section("The house").split())
+    for begin, end, named in [
+        ("without a door: ", " Their", tested.OPEN),
+        ("5 only ", " import", tested.NEEDS_TORCH),
+        ("it ", " don't", tested.WITHOUT_TORCH),
+    ]:
+        assert sorted(quoted(re.search(rf"\b{begin}(`.*?){end}", house)[1])) == sorted(named)
 
 
-@pytest.mark.parametrize("title", ["Three ways through the files", "The heart, cut by subject", "Decisions"])
-def test_a_file_that_the_page_names_is_in_the_tree(title):
-    named = set(re.findall(r"`([\w/]+(?:\.py|/))`", section(title))) - {"__init__.py"}
-    paths = listed(PACKAGE)
-
-    assert named
-    assert [name for name in named if not any(f"/{path}".endswith(f"/{name.rstrip('/')}") for path in paths)] == []
+def test_a_file_that_the_page_names_is_in_the_tree():
+    for title in ("Three ways through the files", "The heart, cut by subject", "Decisions"):
+        named = set(re.findall(r"`([\w/]+(?:\.py|/))`", section(title))) - {"__init__.py"}
+        paths = [f"/{path}" for path in listed(PACKAGE)]
+        assert named
+        assert [name for name in named if not any(path.endswith(f"/{name.rstrip('/')}") for path in paths)] == []
 
 
 def test_the_files_of_the_engine_each_have_their_subject_named():

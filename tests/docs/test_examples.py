@@ -1,12 +1,14 @@
-"""Every example in README and docs runs, with nothing but what the reader sees on the page."""
-
-from __future__ import annotations
+"""Every example in README, docs and docstrings runs, with nothing but what the reader sees on the page."""
 
 import doctest
+import importlib
+import pkgutil
 import warnings
 from pathlib import Path
 
 import pytest
+
+import engine_core
 
 from .conftest import DOCS, PAGES, Block, blocks_of, name_of
 
@@ -57,3 +59,28 @@ def test_an_example_that_shows_something_else_fails(tmp_path):
 
     with pytest.raises(pytest.fail.Exception, match=r"line 6, in page.md(.|\n)*Got:\n    2"):
         run(second, page, names)
+
+
+PLUGINS = sorted(
+    file.parent.name.replace("-", "_") for file in Path(__file__).parents[2].glob("plugins/*-plugin/pyproject.toml")
+)
+PACKAGES = [engine_core, *map(importlib.import_module, PLUGINS)]
+MODULES = sorted(
+    module.name
+    for package in PACKAGES
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    if not module.name.endswith("__main__")
+)
+
+
+def test_the_examples_of_each_module_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said: list[str] = []
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    for test in [test for name in MODULES for test in finder.find(importlib.import_module(name))]:
+        if test.examples:
+            runner.run(test, out=said.append)
+
+    assert not runner.failures, "".join(said)
+    assert runner.tries > 20

@@ -1,7 +1,5 @@
 """The project on the page "Ship it as a package" is complete: installed, it is found, and its tests pass."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -56,17 +54,13 @@ def test_its_tests_pass(run):
     assert "3 passed" in done.stdout, done.stdout + done.stderr
 
 
-def test_it_is_listed(run):
+def test_it_is_listed_and_can_be_explained(run):
     records = json.loads(run("engine_core", "plugins", "list", "--json").stdout)
+    done = run("engine_core", "explain", "--algorithms", "gradient_centralization")
 
     own = [(r["kind"], r["name"], r["status"]) for r in records if r["distribution"] == "gradient-centralization"]
     assert own == [
         ("algorithms", "gradient_centralization", "available"),
         ("passes", "sort_gradient_centralization_last", "available"),
     ]
-
-
-def test_it_can_be_explained(run):
-    done = run("engine_core", "explain", "--algorithms", "gradient_centralization")
-
     assert done.stdout.splitlines() == ["after_train_batch: GradientCentralization runs alone"], done.stderr

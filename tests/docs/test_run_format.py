@@ -1,7 +1,5 @@
 """The page on the files of a run names each key that runs write, with its type, and no other."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
