@@ -89,8 +89,14 @@ def trained(data: Any, *fits: str | None, **settings: Any) -> tuple[Any, list[st
         return run.state.model.state_dict(), [event for event in events if event != "fit_start"]
 
 
-@pytest.mark.parametrize("kind", LOADERS)
-@pytest.mark.parametrize("first", ["2ba", "3ba", "4ba", "5ba"])
+OF_WORKERS = [kind for kind in LOADERS if "workers" in kind]
+OTHERS = [kind for kind in LOADERS if kind not in OF_WORKERS]
+
+
+@pytest.mark.parametrize(
+    ("kind", "first"),
+    [*((kind, f"{first}ba") for kind in OTHERS for first in (2, 3, 4, 5)), *((kind, "3ba") for kind in OF_WORKERS)],
+)
 def test_a_fit_may_end_at_any_batch(kind: str, first: str) -> None:
     make = LOADERS[kind]
     with warnings.catch_warnings():
@@ -122,21 +128,11 @@ def test_fractions_are_of_the_real_length_from_epoch_1_on(said: int, gives: int,
     assert seen == expected
 
 
-def test_the_real_length_is_forgotten_when_the_loader_says_another() -> None:
-    data = Says(3, 4)
-    with trainer(data, max_duration="3ep") as run:
-        run.fit("1ep")
-        assert run.state.get_progress("2ep") == 0.5
-        data.said, data.data = 2, batches(8, 8)
-        run.fit("1ba")
-        assert run.state.get_progress("2ep") == 0.75
-
-
 def saving(folder: Path) -> dict[str, Any]:
     return {"callbacks": [CheckpointSaver(str(folder), interval="1ba", keep_last=None)], "seed": 3}
 
 
-@pytest.mark.parametrize("kind", [kind for kind in LOADERS if "workers" not in kind])
+@pytest.mark.parametrize("kind", OTHERS)
 @pytest.mark.parametrize("batch", [1, 2, 3, 4, 5])
 def test_a_resumed_run_is_the_whole_one(kind: str, batch: int, tmp_path: Path) -> None:
     """It knows the real length too, and does not warn again."""
@@ -156,26 +152,3 @@ def test_a_resumed_run_is_the_whole_one(kind: str, batch: int, tmp_path: Path) -
     ended = batch > (4 if "more" in kind else 2)  # that of the first epoch is saved before its end
     assert same(whole, resumed) and seen[True] == seen[False][batch:]
     assert told == (not ended)
-
-
-@pytest.mark.parametrize("kind", ["more", "more, with a state"])
-def test_what_is_saved_after_the_loader_was_asked_for_more_lacks_no_batch(kind: str) -> None:
-    taken: list[Any] = []
-    saved = at("fit_end", lambda state: taken.append(state.loop.snapshot().state["feed"]))
-    with trainer(LOADERS[kind](), max_duration="2ep", callbacks=[saved]) as run:
-        run.fit("3ba")
-        run.fit("1ba")
-    assert [position["taken"] for position in taken[:1]] == [3]
-    assert "loader" not in taken[0] or taken[0]["loader"] == {"place": 3}
-    assert taken[1]["in_epoch"] is False  # the fourth is the last, as it was asked
-
-
-def test_an_error_of_the_batch_that_is_asked_for_is_the_loaders() -> None:
-    class Fails(Says):
-        def __iter__(self) -> Any:
-            yield from self.data
-            raise OSError("gone")
-
-    with trainer(Fails(2, 2), max_duration="2ep") as run, pytest.raises(OSError, match="gone") as error:
-        run.fit("2ba")
-    assert "failed at batch 2 of epoch 0" in error.value.__notes__[0]
