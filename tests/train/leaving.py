@@ -177,8 +177,8 @@ MODULE = """
     class Naps(Callback):
         def batch_end(self, state, logger):
             if state.timestamp.batch == 5:
-                then = time.monotonic() + 600
-                time.monotonic = lambda: then
+                clock = time.monotonic
+                time.monotonic = lambda: clock() + 600
 
     class FullFrom(Callback):
         def __init__(self, batch=1, to=None):

@@ -160,3 +160,8 @@ def test_a_closed_trainer_is_refused_also_where_it_has_nothing_to_do() -> None:
         with pytest.raises(ClosedEngineError) as error:
             run()
         assert str(error.value) == "the trainer is closed; make a new one"
+
+
+def test_without_a_loader_there_is_nothing_to_evaluate_on() -> None:
+    with pytest.raises(ArgumentError, match=r"there is nothing to evaluate on: give eval_dataloader to the Trainer or"):
+        trainer().eval()

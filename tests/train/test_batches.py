@@ -5,6 +5,7 @@ from collections import UserDict
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -294,6 +295,7 @@ REFUSED: list[tuple[Any, str, str]] = [
     ((["a", "b"], [0, 1], 3), "a batch of type tuple holds no tensor", "say Batches(per_row=(0, 1)) if these lists"),
     (["a", "b"], "a batch of type list holds no tensor", "say Batches(samples=True) if each of its items is a row"),
     (ITSELF, "a batch of type dict holds itself: ", TAKE),
+    ({"n": 3}, "a batch of type dict holds no tensor whose rows could be counted: ", TAKE),
 ]
 
 
@@ -383,3 +385,8 @@ def test_a_batch_that_is_not_as_the_user_says_is_refused(batches: Batches, batch
     with pytest.raises(ArgumentError) as error:
         batches.rows(batch)
     assert str(error.value).startswith(message)
+
+
+def test_what_is_said_is_shown_and_a_mapping_that_cannot_be_written_to_becomes_a_dict() -> None:
+    assert repr(Batches(shared=["x", 0], samples=False)) == "Batches(shared=('x', 0))"  # type: ignore[arg-type]
+    assert take_rows(MappingProxyType({"x": Y}), 8, torch.tensor([0])).keys() == {"x"}

@@ -191,3 +191,10 @@ def test_a_disk_without_locks_is_not_taken_for_another_run(tmp_path, monkeypatch
     store = Store(tmp_path)
     store.lock()
     store.unlock()
+
+
+def test_where_a_process_ended_between_two_renames_the_former_checkpoint_is_the_latest(tmp_path):
+    store = Store(tmp_path)
+    store.save(at(0, 1), EMPTY)
+    (tmp_path / "ep0-ba1").rename(tmp_path / ".ep0-ba1.old")
+    assert resolve(tmp_path) == tmp_path / ".ep0-ba1.old"

@@ -6,7 +6,7 @@ from collections import Counter, OrderedDict, defaultdict
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_core.checkpoint import flatten, restore
@@ -43,6 +43,7 @@ def alike(a, b):
     return type(a) is type(b) and (same(a, b) or (isinstance(a, float) and math.isnan(a) and math.isnan(b)))
 
 
+@settings(max_examples=50)
 @given(values)
 def test_a_value_comes_back_as_it_was(value):
     assert alike(through_json(value), value)
@@ -145,3 +146,8 @@ def test_json_that_is_nested_without_end_is_refused():
         value = [value]
     with pytest.raises(CheckpointError, match="nested deeper"):
         restore(value, {})
+
+
+def test_keys_with_dots_are_not_mixed_up():
+    value = {"a.b": torch.zeros(1), "a": {"b": torch.ones(1)}}
+    assert alike(through_json(value), value)

@@ -96,3 +96,25 @@ def test_a_run_is_explained_and_compared_where_its_plugin_is_gone(trained):
     call("train", "run.yaml", "--out", "b")
     same = elsewhere(trained, "diff", "a", "b")
     assert (same.returncode, same.stdout, same.stderr) == (0, "", "")
+
+
+def test_a_pass_that_breaks_a_declared_order_stops_the_run_before_it_begins(trained, install):
+    text = """
+        from engine_core import Callback, algorithm_pass
+
+        class Turn(Callback):
+            pass
+
+        @algorithm_pass(stage="placement")
+        def turn_round(algorithms, event):
+            return algorithms[::-1]
+    """
+    points = {"callbacks": {"turn": "turn_module:Turn"}, "passes": {"turn_round": "turn_module:turn_round"}}
+    install("turn-plugin", points, {"turn_module": text})
+    (trained / "turned.yaml").write_text(CONFIG + "callbacks: [turn]")
+    result = CliRunner().invoke(main, ["train", "turned.yaml", "--out", "turned"])
+    assert (result.exit_code, (trained / "turned").exists()) == (2, False)
+    assert result.output == (
+        "Error: pass 'turn_round' of turn-plugin puts Rest before Nod at AFTER_LOSS, but "
+        "Nod (nod-plugin 0.6, before='rest') declares the opposite; disable that pass or fix its distribution\n"
+    )

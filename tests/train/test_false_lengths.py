@@ -152,3 +152,26 @@ def test_a_resumed_run_is_the_whole_one(kind: str, batch: int, tmp_path: Path) -
     ended = batch > (4 if "more" in kind else 2)  # that of the first epoch is saved before its end
     assert same(whole, resumed) and seen[True] == seen[False][batch:]
     assert told == (not ended)
+
+
+@pytest.mark.parametrize("kind", ["more", "more, with a state"])
+def test_what_is_saved_after_the_loader_was_asked_for_more_lacks_no_batch(kind: str) -> None:
+    taken: list[Any] = []
+    saved = at("fit_end", lambda state: taken.append(state.loop.snapshot().state["feed"]))
+    with trainer(LOADERS[kind](), max_duration="2ep", callbacks=[saved]) as run:
+        run.fit("3ba")
+        run.fit("1ba")
+    assert [position["taken"] for position in taken[:1]] == [3]
+    assert "loader" not in taken[0] or taken[0]["loader"] == {"place": 3}
+    assert taken[1]["in_epoch"] is False  # the fourth is the last, as it was asked
+
+
+def test_an_error_of_the_batch_that_is_asked_for_is_the_loaders() -> None:
+    class Fails(Says):
+        def __iter__(self) -> Any:
+            yield from self.data
+            raise OSError("gone")
+
+    with trainer(Fails(2, 2), max_duration="2ep") as run, pytest.raises(OSError, match="gone") as error:
+        run.fit("2ba")
+    assert "failed at batch 2 of epoch 0" in error.value.__notes__[0]

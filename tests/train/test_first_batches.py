@@ -9,12 +9,14 @@ import pytest
 import torch
 from torch.utils import data as torch_data
 
-from engine_core import Batches, State, Trainer
+from engine_core import Batches, State
 from engine_core.errors import ArgumentError, EngineError
 from engine_core.run.dry_run import one_batch
 from engine_core.trainer.data import Feed, deal
 from engine_core.trainer.data.loaders import extent_of
 from engine_core_author import ThreadRanks
+
+from .parts import trainer
 
 CPU, STRICT = torch.device("cpu"), Batches()
 ROWS = torch_data.TensorDataset(torch.arange(6))
@@ -91,12 +93,18 @@ class Stream(torch_data.IterableDataset[Any]):
     ],
 )
 def test_what_is_not_read_by_index_is_refused_with_two_ways_out(make, kind):
-    def program(ranks: Any) -> None:
-        fit_on(ranks, make(ranks.rank))
+    assert_refused(make, rf", {kind}, can't be dealt to 2 ranks: give torch's DataLoader.*DDP\(data='local'\)\)")
 
-    said = rf", {kind}, can't be dealt to 2 ranks: give torch's DataLoader.*DDP\(data='local'\)\)"
-    for read in (lambda: rows_of(make, "eval"), lambda: ThreadRanks.run(program)):
-        with pytest.raises(ArgumentError, match=said):
+
+def assert_refused(make: Any, said: str) -> None:
+    """Look at an evaluation, and at the start of a fit, whose model would fail at the first batch."""
+
+    def fit(ranks: Any) -> None:
+        with trainer(make(ranks.rank), torch.nn.Linear(1, 1), parallel=ranks) as made:
+            made.fit()
+
+    for read in (lambda: rows_of(make, "eval"), lambda: ThreadRanks.run(fit)):
+        with pytest.raises((ArgumentError, EngineError), match=said):
             read()
 
 
@@ -135,13 +143,7 @@ def drawn(rank: int) -> Any:
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_loaders_that_read_other_rows_on_another_rank_are_refused(name):
     make, said = DIFFERENT[name]
-
-    def program(ranks: Any) -> None:
-        fit_on(ranks, make(ranks.rank))
-
-    for read in (lambda: rows_of(make, "eval"), lambda: ThreadRanks.run(program)):
-        with pytest.raises(EngineError, match=rf"{said}.*data='local'"):
-            read()
+    assert_refused(make, rf"{said}.*data='local'")
 
 
 def test_a_long_split_takes_no_time_to_compare():
@@ -175,15 +177,6 @@ def shuffled(rank: int) -> Any:
 def test_one_batch_of_a_loader_is_dealt_as_the_loader_is(make, is_local):
     found = rows_of(lambda rank: one_batch(make(rank)), "eval", is_local=is_local)
     assert found == [of_rank[:1] for of_rank in rows_of(make, "eval", is_local=is_local)]
-
-
-def fit_on(ranks: Any, loader: Any) -> None:
-    """Begin to train a model that would fail at the first batch."""
-    model = torch.nn.Linear(1, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    how: Any = {"loss_fn": torch.nn.MSELoss(), "optimizers": optimizer, "device": "cpu", "progress_bar": False}
-    with Trainer(model, loader, max_duration="1ep", parallel=ranks, **how) as trainer:
-        trainer.fit()
 
 
 def test_the_same_split_on_all_ranks_deals_each_row_once_and_local_ones_may_differ():

@@ -106,3 +106,13 @@ def test_a_resumed_training_says_nothing_since_an_earlier_attempt_may_have_had_t
 
     told(make(First(), callbacks=[("checkpoint_saver", {"folder": tmp_path, "interval": "1ba"})]), "1ep")
     assert told(make(First(), load_path=tmp_path)) == []
+
+
+def test_an_exception_in_may_rest_is_blamed_on_it():
+    class Failing(Idle):
+        def may_rest(self, state):
+            raise ZeroDivisionError
+
+    with make(Failing()) as made, pytest.raises(ZeroDivisionError) as error:
+        made.fit()
+    assert error.value.__notes__ == ["raised by may_rest of algorithm Failing at FIT_END"]

@@ -1,10 +1,12 @@
 """Without audit, too: who changes the loader's tensors in place is told in the first two batches of a fit."""
 
+import dataclasses
 import warnings
 
 import pytest
 import torch
 
+from engine_core import Batches
 from engine_core.errors import AuditWarning
 
 from .parts import acting, batches, trainer
@@ -66,3 +68,29 @@ def test_what_the_model_changes_in_place_is_not_blamed_on_an_algorithm():
 
     nothing = acting(lambda event, state: None, "before_forward", "after_forward")
     assert told(nothing, model=InPlaceModel(4, 3)) == []
+
+
+@dataclasses.dataclass
+class Node:
+    """A batch that contains itself, as the nodes of a tree do that know their parents."""
+
+    x: torch.Tensor
+    parents: object = None
+
+
+class Net(torch.nn.Linear):
+    def forward(self, batch):
+        return super().forward(batch["node"].x)
+
+    def loss(self, outputs, batch):
+        return outputs.mean()
+
+
+def test_it_is_found_in_any_container():
+    nodes = [Node(torch.randn(4, 3)) for _ in range(3)]
+    for node in nodes:
+        node.parents = {"root": [node]}
+    change = acting(lambda event, state: state.batch["node"].x.mul_(2), "after_dataloader")
+    settings = {"data": [{"node": node} for node in nodes], "model": Net(3, 1), "loss_fn": None}
+    rule = Batches(shared=("node.parents",))
+    assert told(change, **settings, batches=rule) == [finding(paths="['node'].x")]

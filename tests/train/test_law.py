@@ -69,6 +69,19 @@ def test_it_finds_what_does_not_add_up_before_the_step(name: str) -> None:
     assert all(map(torch.equal, before, run.state.model.parameters()))
 
 
+class Whole(nn.Module):
+    """Refuses fewer rows than a whole microbatch has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = linear()
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if len(inputs) < 8:
+            raise ValueError(len(inputs))
+        return self.net(inputs)  # type: ignore[no-any-return]
+
+
 class Noise(nn.Module):
     """Draws in eval mode too, from all generators."""
 
@@ -90,6 +103,7 @@ KEPT: dict[str, dict[str, Any]] = {
     "and weights": {"loss_fn": lambda o, t: (F.cross_entropy(o, t), 0 * o.sum() + 1)},
     "a loss in float64": {"loss_fn": lambda o, t: F.cross_entropy(o.double(), t)},
     "amp_bf16": {"precision": "amp_bf16"},
+    "a model of eight rows": {"model": Whole, "data": batches(16), "microbatch_size": 8, "loss_fn": of_squares},
     "one row": {"data": batches(1), "microbatch_size": 1, "loss_fn": by_tokens},
     "NaN": {"loss_fn": lambda o, t: o.mean() * float("nan")},
     "switched off": {"objective": Objective(by_tokens, check=False)},

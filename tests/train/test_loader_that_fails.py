@@ -280,10 +280,20 @@ def test_an_error_while_batches_are_read_again_is_the_datasets(loader: str, tmp_
 def test_so_is_one_of_a_stateful_loader(tmp_path: Path) -> None:
     stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
 
-    saver = ("checkpoint_saver", {"folder": tmp_path / "saved", "interval": "100ba"})
-    loader = stateful(Stream(Drawing(tmp_path / "faulty", DRAWS["torch"])), batch_size=4)
+    data = Drawing(tmp_path / "faulty", DRAWS["torch"])
+    assert_its_own(stateful(Stream(data), batch_size=4), "row 7 can't be read", tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:.*can't be resumed exactly")
+def test_so_is_one_of_a_worker(tmp_path: Path) -> None:
+    loader = DataLoader(Drawing(tmp_path / "faulty", DRAWS["torch"]), batch_size=4, sampler=InTurn(), num_workers=1)
+    assert_its_own(loader, "Caught OSError in DataLoader worker process 0", tmp_path)
+
+
+def assert_its_own(loader: Any, message: str, folder: Path) -> None:
+    saver = ("checkpoint_saver", {"folder": folder / "saved", "interval": "100ba"})
     with trainer(loader, net(), seed=3, callbacks=[saver]) as made:
         made.fit("5ba")
-    (tmp_path / "faulty").touch()
-    with pytest.raises(OSError, match="row 7 can't be read"):
+    (folder / "faulty").touch()
+    with pytest.raises(OSError, match=message):
         trainer(loader, net(), seed=3, callbacks=[saver], autoresume=True)

@@ -178,3 +178,26 @@ def test_a_state_that_cannot_be_had_is_left_out_of_the_checkpoint(
     assert has_checkpoint(tmp_path)
     messages = [str(warning.message).partition(": ")[0] for warning in recwarn]
     assert messages[0] == "logger destination Stateless failed in state_dict at batch 1 (epoch 0)"
+
+
+@pytest.mark.filterwarnings("ignore::engine_core.errors.CheckpointWarning")
+def test_without_the_state_of_a_callback_there_is_no_checkpoint_though_it_is_a_destination_too(tmp_path: Path) -> None:
+    class Both(LoggerDestination):
+        def state_dict(self) -> dict[str, Any]:
+            raise ConnectionError("no route")
+
+    both, saver = Both(), CheckpointSaver(tmp_path, "1ba")
+    with trainer(batches(8, 8), linear(), loggers=both, callbacks=[saver, both]) as made:
+        made.fit()
+    assert not has_checkpoint(tmp_path)
+
+
+def test_one_that_cannot_start_over_is_named(tmp_path: Path) -> None:
+    class Stuck(LoggerDestination):
+        def start_over(self) -> None:
+            raise ConnectionError("no route")
+
+    saver = CheckpointSaver(tmp_path, "1ba")
+    with pytest.raises(ConnectionError) as failure:
+        trainer(batches(8), linear(), loggers=Stuck(), callbacks=saver, autoresume=True)
+    assert failure.value.__notes__ == ["raised by start_over of callback Stuck"]

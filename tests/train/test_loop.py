@@ -11,12 +11,12 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from engine_core import Callback, Event, Logger, State
-from engine_core.errors import CheckpointError, UnsupportedError
+from engine_core.errors import CheckpointError, ClosedEngineError, UnsupportedError
 from engine_core.loop import Loop, Phase, read_state, write_state
 from engine_core.needs import EVERYTHING
 
 from .own_loops import DATA, OwnLoop, plugins
-from .parts import acting, at, trainer
+from .parts import acting, at, trainer, writing_down
 
 
 class Position(Callback):
@@ -288,3 +288,20 @@ def test_it_is_written_to_two_files_and_read_back(tmp_path: Path) -> None:
     (tmp_path / "engine_core.json").unlink()
     with pytest.raises(CheckpointError, match="was saved without engine-core, or holds weights alone"):
         read_state(tmp_path)
+
+
+def test_the_end_of_an_epoch_counts_once_until_another_starts() -> None:
+    events: list[str] = []
+    own = OwnLoop(callbacks=[writing_down(events, ["epoch_start", "epoch_end"])])
+    loop = own.loop
+    loop.fit_start()
+    for _ in range(2):
+        loop.epoch_start()
+        loop.epoch_end()
+        loop.epoch_end()
+    assert events == ["epoch_start", "epoch_end"] * 2
+    assert own.state.timestamp.epoch == 2
+
+    loop.close()
+    with pytest.raises(ClosedEngineError):
+        loop.fit_start()

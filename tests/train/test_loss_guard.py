@@ -329,3 +329,22 @@ def test_gradients_and_buffers_of_the_loss_function_are_guarded() -> None:
     with made, pytest.warns(NonFiniteLossWarning, match="the gradient of scale is not finite"):
         made.fit()
     assert loss.scale.isfinite() and loss.mean.isfinite()
+
+
+def test_warning_is_what_the_trainer_does_and_covers_gradients_too() -> None:
+    with pytest.warns(NonFiniteLossWarning) as caught:
+        fitted(spoiled(7), exploding(3), LossGuard("warn"))
+    assert [str(w.message).partition(";")[0] for w in caught] == [
+        "the gradient of 0.weight is not finite (with a loss of 1.383) at batch 3 (epoch 0)",
+        "the training loss is nan at batch 4 (epoch 0)",
+    ]
+
+
+def test_a_loss_function_with_its_own_state_is_resumed_exactly(tmp_path: Path) -> None:
+    whole, rest = Weighted(), Weighted()
+    with with_a_loss(CheckpointSaver(tmp_path, "4ba"), loss=whole) as made:
+        made.fit()
+    with with_a_loss(loss=rest, load_path=tmp_path / "ep0-ba4") as resumed:
+        resumed.fit()
+    assert same(weights(resumed), weights(made))
+    assert same(dict(rest.state_dict()), dict(whole.state_dict()))

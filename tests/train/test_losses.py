@@ -100,3 +100,8 @@ def test_another_reduction_gives_the_loss_of_each_row_and_leaves_the_loss_as_it_
     rows = with_reduction(loss, "none")(*given)
     torch.testing.assert_close(rows, F.cross_entropy(given[0], targets, reduction="none"))
     assert torch.equal(loss(*given), before)
+
+
+@pytest.mark.parametrize("loss", [Own().forward, lambda outputs, targets: outputs])
+def test_a_loss_that_takes_no_reduction_has_no_other(loss):
+    assert with_reduction(loss, "none") is None
