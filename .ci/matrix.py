@@ -58,7 +58,7 @@ OF_THE_TEXT = [f"tests/core/test_{name}.py" for name in ("doors", "layers", "rin
 NOT_AT_FLOORS = [*OF_THE_TEXT, "tests/core/test_explain_printing.py"]
 # At the floors torch is the same. So of the training tests only those that use another dependency run there.
 AT_FLOORS = [f"tests/train/test_{name}*.py" for name in (
-    "api1", "bad_input", "checkpoint_files", "checkpoint_h", "checkpoint_s", "checkpoint_t", "cli", "destinations",
+    "api1", "bad_input", "checkpoint_files", "checkpoint_h", "checkpoint_s", "checkpoint_t", "cli",
     "explain", "import", "logging", "metrics", "names", "order_of_a_fit", "run_folder", "signature",
 )]  # fmt: skip
 # Of the tests of PARTS: those that need no torch, and those that run at the floors.

@@ -198,6 +198,5 @@ PLACES: dict[str, Callable[[Any], dict[str, Any]]] = {
 }
 DATA: dict[str, Callable[[Any], Any]] = {
     "examples": lambda call: DataLoader(Examples(call), 6, shuffle=True),
-    "workers": lambda call: DataLoader(Examples(call), 6, shuffle=True, num_workers=2),
     "list": Listed,
 }

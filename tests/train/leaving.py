@@ -1,6 +1,7 @@
 """A config with its plugins, and what its training left: for the tests of what a run leaves."""
 
 import json
+import time
 
 import pytest
 from click.testing import CliRunner
@@ -10,9 +11,12 @@ from engine_core.checkpoint import tensor_file
 from engine_core.cli import main
 
 MODULE = """
+    import logging
     import os
     import shutil
+    import signal
     import time
+    import warnings
 
     import torch
     from engine_core import Algorithm, AlgorithmMetadata, Callback, Event, LoggerDestination
@@ -25,6 +29,9 @@ MODULE = """
 
     def loader(batches=4):
         return [(torch.randn(8, 4), torch.randint(3, (8,))) for _ in range(batches)]
+
+    def largest(outputs, targets):
+        return outputs.max()
 
     class Widen(Algorithm):
         metadata = AlgorithmMetadata(events=("init",), writes=("model",), tags=("surgery",))
@@ -73,6 +80,19 @@ MODULE = """
     class Second(Average):
         pass
 
+    class Doze(Algorithm):
+        metadata = AlgorithmMetadata(events=("init", "batch_end"))
+
+        def match(self, event, state):
+            return event == "init" or state.timestamp.batch % 2 == 0
+
+        def apply(self, event, state, logger):
+            pass
+
+    class Wake(Doze):
+        match = lambda self, event, state: False
+        may_rest = lambda self, state: True
+
     def with_workers(batches=4):
         rows = torch.utils.data.TensorDataset(torch.randn(8 * batches, 4), torch.randint(3, (8 * batches,)))
         return torch.utils.data.DataLoader(rows, 8, num_workers=1)
@@ -103,6 +123,36 @@ MODULE = """
         def update(self, outputs, targets):
             raise ZeroDivisionError("no such metric")
 
+    class Nan:
+        reset = lambda self: None
+        update = lambda self, outputs, targets: None
+        compute = lambda self: float("nan")
+
+    class Talk(Callback):
+        def fit_start(self, state, logger):
+            print("printed")
+            warnings.warn("warned")
+            for level in ("debug", "info", "error"):
+                getattr(logging.getLogger("own"), level)(f"said at {level}")
+
+    class Warns(Callback):
+        def __init__(self, different):
+            self.different = different
+
+        def batch_end(self, state, logger):
+            for number in range(self.different):
+                warnings.warn(f"warned {number}")
+
+    class Stuck(Callback):
+        def batch_end(self, state, logger):
+            if state.timestamp.batch == 4:
+                for _ in range(2):
+                    os.kill(os.getpid(), signal.SIGINT)
+                raise AssertionError("the second signal acts at once")
+
+        def close(self, state, logger):
+            print("closed after", state.timestamp.batch)
+
     class Gap:
         evaluations = 0.0
 
@@ -116,17 +166,19 @@ MODULE = """
             return self.evaluations
 
     class Signals(Callback):
-        def __init__(self, number):
-            self.number = number
+        def __init__(self, number, event="batch_end", batch=6):
+            self.number, self.batch = number, batch
+            setattr(self, event, self.send)
 
-        def batch_end(self, state, logger):
-            if state.timestamp.batch == 6:
+        def send(self, state, logger):
+            if state.timestamp.batch == self.batch:
                 os.kill(os.getpid(), self.number)
 
     class Naps(Callback):
         def batch_end(self, state, logger):
             if state.timestamp.batch == 5:
-                time.sleep(1)
+                clock = time.monotonic
+                time.monotonic = lambda: clock() + 600
 
     class FullFrom(Callback):
         def __init__(self, batch=1, to=None):
@@ -165,7 +217,17 @@ loss: {target: "torch.nn:CrossEntropyLoss"}
 optimizer: {target: "torch.optim:SGD", args: {lr: 0.1}}
 trainer: {max_duration: 2ep, seed: 7}
 """
-PLUGINS = {"algorithms": {"widen": "left:Widen", "average": "left:Average", "second": "left:Second"}}
+DOZES = """
+model: {target: "torch.nn:Linear", args: {in_features: 4, out_features: 3}}
+data: {target: "left:loader", args: {batches: 6}}
+eval_data: {target: "left:loader", args: {batches: 1}}
+loss: {target: "torch.nn:CrossEntropyLoss"}
+optimizer: {target: "torch.optim:SGD", args: {lr: 0.1}}
+schedulers: [{target: "torch.optim.lr_scheduler:StepLR", args: {step_size: 1, gamma: 0.5}, interval: 6ba}]
+trainer: {max_duration: 2ep, seed: 7}
+algorithms: [doze]
+"""
+ALGORITHMS = {name.lower(): f"left:{name}" for name in ("Widen", "Average", "Second", "Doze", "Wake")}
 
 
 @pytest.fixture
@@ -173,8 +235,9 @@ def cli(install, tmp_path, monkeypatch):
     """Return `cli(*arguments, config=...)`, which runs the command in an empty folder with `run.yaml`."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tensor_file, "_blocks", tensor_file._blocks)  # FullFrom replaces it
+    monkeypatch.setattr(time, "monotonic", time.monotonic)  # Naps replaces it
     monkeypatch.syspath_prepend(tmp_path)
-    install("left-plugin", PLUGINS, {"left": MODULE}, version="1.2")
+    install("left-plugin", {"algorithms": ALGORITHMS}, {"left": MODULE}, version="1.2")
 
     def cli(*arguments, config=CONFIG):
         (tmp_path / "run.yaml").write_text(config)

@@ -36,33 +36,6 @@ def test_an_exception_while_a_save_is_waited_for_leaves_it_to_be_waited_for() ->
     assert not writer.is_busy
 
 
-class FreedSlowly:
-    """Held by a write, and thus freed in its thread."""
-
-    def __init__(self, freed: list[str]) -> None:
-        self.freed, self.may_end = freed, threading.Event()
-
-    def write(self) -> None:
-        assert self.may_end.wait(9)
-
-    def __del__(self) -> None:
-        time.sleep(0.1)
-        self.freed.append(threading.current_thread().name)
-
-
-def test_after_the_wait_the_thread_has_ended_and_what_the_write_held_is_freed() -> None:
-    freed: list[str] = []
-    writer = BackgroundWriter()
-    held = FreedSlowly(freed)
-    may_end = held.may_end
-    writer.start(held.write)
-    del held
-    may_end.set()
-    writer.wait()
-    assert freed == ["engine-core checkpoint"]
-    assert [thread for thread in threading.enumerate() if thread.name == "engine-core checkpoint"] == []
-
-
 def test_a_write_whose_start_is_interrupted_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A signal handler may raise when the thread runs already."""
     start, written, may_end = threading.Thread.start, [], threading.Event()

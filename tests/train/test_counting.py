@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import StepLR
 
-from engine_core import Batches, Objective, State
+from engine_core import Batches, State
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.errors import ArgumentError, ArgumentTypeError, UncountedRowsWarning
 from engine_core.loop import Loop, make_loop
@@ -64,38 +64,26 @@ def test_a_plain_loop_trains_on_what_has_no_rows_and_says_once_what_to_write() -
     assert made.state.timestamp[:3] == (2, 4, 0)
 
 
-def test_a_function_counts_them() -> None:
-    made = of_graphs(batches=Batches(count=lambda graph: len(graph.x)))
-    made.fit()
-    assert made.state.timestamp.sample == 5
+NEEDS_ROWS: list[tuple[Any, str]] = [
+    ({"microbatch_size": 2}, ""),
+    ({"max_duration": "9sp"}, "max_duration='9sp' is in rows, and "),
+    ({"eval_interval": "9sp"}, "eval_interval='9sp' is in rows, and "),
+    ({"schedulers": (partial(StepLR, step_size=1), "9sp")}, "StepLR's interval='9sp' is in rows, and "),
+    ({"callbacks": CheckpointSaver("unused", "9sp")}, "CheckpointSaver's interval='9sp' is in rows, and "),
+]
 
 
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({"microbatch_size": 2}, ""),
-        ({"microbatch_size": 100}, ""),
-        ({"max_duration": "9sp"}, "max_duration='9sp' is in rows, and "),
-        ({"eval_interval": "9sp"}, "eval_interval='9sp' is in rows, and "),
-        ({"schedulers": (partial(StepLR, step_size=1), "9sp")}, "StepLR's interval='9sp' is in rows, and "),
-        ({"callbacks": partial(CheckpointSaver, interval="9sp")}, "CheckpointSaver's interval='9sp' is in rows, and "),
-    ],
-    ids=str,
-)
-def test_what_needs_rows_is_refused_before_the_first_step(settings: Any, named: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("settings", "named"), NEEDS_ROWS, ids=str)
+def test_what_needs_rows_is_refused_before_the_first_step(
+    settings: Any, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     steps: list[int] = []
-    if isinstance(saver := settings.get("callbacks"), partial):
-        settings = {"callbacks": saver(tmp_path)}
     made = of_graphs(**settings)
     made.state.callbacks.append(at("before_forward", lambda _: steps.append(1)))
     with pytest.raises(ArgumentError, match=f"^{re.escape(named)}the rows of a batch of type Graph can't be counted"):
         made.fit()
     assert steps == []
-
-
-def test_a_fit_in_rows_needs_them_too() -> None:
-    with pytest.raises(ArgumentError, match=r"^fit's duration='9sp' is in rows, and the rows of"):
-        of_graphs(max_duration="9ep").fit("9sp")
 
 
 def test_tokens_are_counted_and_end_a_training() -> None:
@@ -116,30 +104,15 @@ def test_tokens_are_counted_and_end_a_training() -> None:
     assert seen == [64, 80, 112]
 
 
-def test_tokens_of_a_mapping_are_counted_without_a_word() -> None:
-    class Model(Net):
-        def forward(self, batch: Any) -> torch.Tensor:
-            return nn.Linear.forward(self, batch["attention_mask"])
-
-    mask = torch.tensor([[1.0, 1, 0, 0], [1, 1, 1, 1]])
-    made = trainer([{"input_ids": mask, "attention_mask": mask}], Model(), loss_fn=None, max_duration="12tok")
-    made.fit()
-    assert made.state.timestamp[:4] == (2, 2, 4, 12)
-
-
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [({"max_duration": "9tok"}, "max_duration='9tok'"), ({"eval_interval": "9tok"}, "eval_interval='9tok'")],
-)
-def test_a_length_in_tokens_that_nothing_counts_is_refused_before_the_first_step(settings: Any, named: str) -> None:
+@pytest.mark.parametrize("name", ["max_duration", "eval_interval"])
+def test_a_length_in_tokens_that_nothing_counts_is_refused_before_the_first_step(name: str) -> None:
     steps: list[int] = []
-    made = trainer(callbacks=at("before_forward", lambda _: steps.append(1)), **settings)
-    with pytest.raises(ArgumentError) as error:
-        made.fit()
-    assert str(error.value) == (
-        f"{named} is in tokens, and nothing counts those of a batch of type tuple: say Batches(tokens=...), with a "
-        "function that returns the number of tokens of a batch"
+    made = trainer(callbacks=at("before_forward", lambda _: steps.append(1)), **{name: "9tok"})
+    says = (
+        rf"{name}='9tok' is in tokens, and nothing counts those of a batch of type tuple: say Batches\(tokens=\.\.\.\)"
     )
+    with pytest.raises(ArgumentError, match=says):
+        made.fit()
     assert steps == []
 
 
@@ -201,41 +174,6 @@ def test_the_ranks_deal_rows_as_the_run_says_what_they_are() -> None:
         ([2, 2], [1, 2], [[0, 1], [4, 5]], False),
         ([2, 2], [3], [[2], [6]], True),
     ]
-
-
-class Detector(nn.Module):
-    """Takes images and targets as torchvision's detectors do, and has its own loss."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(()))
-        self.got: list[int] = []
-
-    def forward(self, batch: Any) -> list[torch.Tensor]:
-        self.got.append(len(batch))
-        return [self.scale * image.mean() for image, _ in batch]
-
-    def loss(self, outputs: list[torch.Tensor], batch: Any) -> torch.Tensor:
-        losses = [(o - target["boxes"].mean()) ** 2 for o, (_, target) in zip(outputs, batch, strict=True)]
-        return torch.stack(losses).mean()
-
-
-def detected(count: int) -> Any:
-    return [(torch.ones(3, 4, 4) * i, {"boxes": torch.arange(4.0 * (i % 3 + 1)).view(-1, 4)}) for i in range(count)]
-
-
-def test_a_detector_trains_in_microbatches_as_on_whole_batches_and_its_samples_are_counted() -> None:
-    data, results = [detected(8), detected(5)], []
-    for size in (None, 3):
-        settings = {"loss_fn": None, "microbatch_size": size, "eval_dataloader": data}
-        rule = {"objective": Objective(check=False), "batches": Batches(samples=True)}
-        made = trainer(data, Detector(), **rule, **settings)
-        made.fit()
-        results.append((made.state.model.scale.item(), made.state.metrics["eval/loss"]))
-        assert made.state.timestamp.sample == 13
-    assert made.state.model.got == [3, 3, 2, 3, 2, 8, 5]
-    assert results[1] == pytest.approx(results[0])
-    assert made.eval([[*data[0], *data[1]]]) == pytest.approx(made.state.metrics)
 
 
 def test_what_is_no_rule_is_refused() -> None:

@@ -4,6 +4,7 @@ import inspect
 import json
 import sys
 import warnings
+from itertools import pairwise
 
 import pytest
 from click.testing import CliRunner
@@ -15,61 +16,19 @@ from engine_core.loggers import whole_lines
 from engine_core.run import folder, train
 from engine_core_report import read_run
 
-MODULE = """
-    import warnings
-    import torch
-    from engine_core import Algorithm, AlgorithmMetadata, Callback
+from .leaving import DOZES, cli
 
-    def net():
-        return torch.nn.Linear(4, 3)
+__all__ = ["cli"]
 
-    def loader(batches=6):
-        return [(torch.randn(8, 4), torch.randint(3, (8,))) for _ in range(batches)]
-
-    class Doze(Algorithm):
-        metadata = AlgorithmMetadata(events=("batch_end",))
-
-        def match(self, event, state):
-            return state.timestamp.batch % 2 == 0
-
-        def apply(self, event, state, logger):
-            pass
-
-    class Warns(Callback):
-        def __init__(self, different=1):
-            self.different = different
-
-        def batch_end(self, state, logger):
-            for number in range(self.different):
-                warnings.warn(f"warned {number}")
-
-    class Crash(Callback):
-        crashes = True
-
-        def batch_end(self, state, logger):
-            if self.crashes and state.timestamp.batch == 9:
-                raise ZeroDivisionError("on purpose")
-"""
-CONFIG = """
-model: {target: "note:net"}
-data: {target: "note:loader"}
-eval_data: {target: "note:loader", args: {batches: 1}}
-loss: {target: "torch.nn:CrossEntropyLoss"}
-optimizer: {target: "torch.optim:SGD", args: {lr: 0.1}}
-trainer: {max_duration: 2ep, seed: 7}
-algorithms: [doze]
-"""
-WARNS = CONFIG + "callbacks: [{target: 'note:Warns', args: {different: %d}}]\n"
-CRASHES = CONFIG + "callbacks: [{target: 'note:Crash'}]\n"
+WARNS = DOZES + "callbacks: [{target: 'left:Warns', args: {different: %d}}]\n"
+CRASHES = DOZES + "callbacks: [{target: 'left:Bad', args: {at: 9}}]\n"
 
 
 @pytest.fixture
-def config(install, tmp_path, monkeypatch):
+def config(cli, tmp_path):
     """Return `config(text)`, which is read in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    install("note-plugin", {"algorithms": {"doze": "note:Doze"}}, {"note": MODULE}, version="1.2")
 
-    def config(text=CONFIG):
+    def config(text=DOZES):
         (tmp_path / "run.yaml").write_text(text)
         return load_config("run.yaml")
 
@@ -96,23 +55,10 @@ def test_it_has_the_lines_of_json_to_the_letter_and_epochs_with_how_often_each_a
     printed = CliRunner(**separate).invoke(main, ["train", "run.yaml", "--out", "out", "--json"]).stdout.splitlines()
     lines = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
     assert [line for line in lines if json.loads(line)["kind"] not in ("epoch", "values")] == printed
-    assert told(tmp_path) == [
-        ("start", 0, 0),
-        ("epoch", 6, 1),
-        ("evaluation", 6, 1),
-        ("epoch", 12, 2),
-        ("evaluation", 12, 2),
-        ("end", 12, 2),
-    ]
-    assert [line["runs"] for line in read(tmp_path) if line["kind"] == "epoch"] == [{"Doze/BATCH_END": 3}] * 2
-
-
-def test_its_seconds_are_on_the_clock_of_the_metrics(config, tmp_path):
-    train(config(), tmp_path / "out")
-    logged = [line for line in lines_in(tmp_path) if line["kind"] == "values"]
-    assert [line["seconds"] for line in read(tmp_path)] == sorted(line["seconds"] for line in read(tmp_path))
-    for line in read(tmp_path)[1:-1]:
-        assert abs(line["seconds"] - max(x["seconds"] for x in logged if x["step"] <= line["step"])) < 0.5
+    epochs = [line for line in read(tmp_path) if line["kind"] == "epoch"]
+    assert [line["runs"].get("Doze/BATCH_END") for line in epochs] == [3, 3]
+    seconds = [line["seconds"] for line in lines_in(tmp_path)]
+    assert all(later > earlier - 0.5 for earlier, later in pairwise(seconds))
 
 
 def test_progress_comes_now_and_then_and_each_run_is_counted_once(config, tmp_path, monkeypatch):
@@ -129,23 +75,19 @@ def test_progress_comes_now_and_then_and_each_run_is_counted_once(config, tmp_pa
     assert sum(runs.get("Doze/BATCH_END", 0) for *_, runs in counted) == 6
 
 
-def test_after_a_resume_it_tells_of_all_attempts(config, tmp_path, monkeypatch):
+def test_after_a_resume_it_has_the_events_of_all_attempts_and_the_values_of_one(config, tmp_path, monkeypatch):
     with pytest.raises(ZeroDivisionError):
-        train(config(CRASHES), tmp_path / "out")
-    monkeypatch.setattr(sys.modules["note"].Crash, "crashes", False)
-    again = CRASHES.replace("seed: 7", "seed: 7, autoresume: true")
-    train(config(again), tmp_path / "out")
+        train(config(CRASHES), tmp_path / "out", timing=True)
+    assert read(tmp_path)[-2]["spans"]["event/batch"]["count"] == read_run(tmp_path / "out").timing.batches == 9
+    first = read(tmp_path)
+    monkeypatch.setattr(sys.modules["left"].Bad, "batch_end", lambda *_: None)
+    train(config(CRASHES.replace("seed: 7", "seed: 7, autoresume: true")), tmp_path / "out")
     assert told(tmp_path) == [
-        ("start", 0, 0),
-        ("epoch", 6, 1),
-        ("evaluation", 6, 1),
-        ("fail", 9, 1),
-        ("resume", 6, 1),
-        ("epoch", 12, 2),
-        ("evaluation", 12, 2),
-        ("end", 12, 2),
+        *(("start", 0, 0), ("epoch", 6, 1), ("evaluation", 6, 1), ("timing", 9, 1), ("fail", 9, 1)),
+        *(("resume", 6, 1), ("epoch", 12, 2), ("evaluation", 12, 2), ("end", 12, 2)),
     ]
-    assert [line["runs"] for line in read(tmp_path) if line["kind"] == "epoch"] == [{"Doze/BATCH_END": 3}] * 2
+    assert read(tmp_path)[:5] == first
+    assert [line["step"] for line in lines_in(tmp_path) if "train/loss" in line] == [*range(12)]
 
 
 def test_each_warning_that_is_shown_is_told_once_and_shown_as_before(config, tmp_path):
@@ -174,19 +116,12 @@ def test_after_two_hundred_warnings_it_says_that_the_rest_is_left_out(config, tm
     assert found[199:] == ["warned 199", "there were more than 200 warnings; the others are left out"]
 
 
-def test_a_run_that_is_refused_writes_nothing_into_the_folder_of_another(config, tmp_path):
-    train(config(), tmp_path / "out")
-    before = (tmp_path / "out" / "metrics.jsonl").read_bytes()
-    with pytest.raises(Exception, match="out"):
-        train(config(), tmp_path / "out")
-    assert (tmp_path / "out" / "metrics.jsonl").read_bytes() == before
+def full(lines, line):
+    raise OSError(28, "No space left on device")
 
 
 def test_a_full_disk_costs_lines_and_says_so_and_the_run_goes_on(config, tmp_path, monkeypatch):
-    def append(lines, line):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(whole_lines.Lines, "_append", append)
+    monkeypatch.setattr(whole_lines.Lines, "_append", full)
     with (
         pytest.warns(DestinationWarning, match=r"^logger destination RunFiles can't write in .*No space"),
         pytest.warns(CheckpointWarning, match=r"is not whole: \d+ lines for metrics.jsonl are lost"),
@@ -195,20 +130,24 @@ def test_a_full_disk_costs_lines_and_says_so_and_the_run_goes_on(config, tmp_pat
     assert results.batches == 12
 
 
-def test_a_run_that_did_not_finish_tells_how_long_its_parts_took(config, tmp_path):
-    with pytest.raises(ZeroDivisionError):
-        train(config(CRASHES), tmp_path / "out", timing=True)
-    kinds = [line["kind"] for line in read(tmp_path)]
-    assert kinds == ["start", "epoch", "evaluation", "timing", "fail"]
-    assert read(tmp_path)[-2]["spans"]["event/batch"]["count"] == read_run(tmp_path / "out").timing.batches == 9
+def test_on_a_disk_that_is_full_for_a_while_no_line_is_lost(config, tmp_path, monkeypatch):
+    append, calls = whole_lines.Lines._append, iter(range(1000))
+
+    def full_for_a_while(lines, line):
+        (full if 4 <= next(calls) < 12 else append)(lines, line)
+
+    monkeypatch.setattr(whole_lines.Lines, "_append", full_for_a_while)
+    with pytest.warns(DestinationWarning, match=r"^logger destination RunFiles can't write in .*No space"):
+        results = train(config(), tmp_path / "out")
+    lines = lines_in(tmp_path)
+    assert {line["step"] for line in lines} == set(range(13))
+    latest = {name: value for line in lines for name, value in line.items()}
+    assert {name: results.metrics[name] for name in ("train/loss", "eval/loss")}.items() <= latest.items()
 
 
-def test_a_second_attempt_drops_the_values_after_the_checkpoint_and_keeps_the_events(config, tmp_path, monkeypatch):
-    with pytest.raises(ZeroDivisionError):
-        train(config(CRASHES), tmp_path / "out")
-    first = lines_in(tmp_path)
-    monkeypatch.setattr(sys.modules["note"].Crash, "crashes", False)
-    train(config(CRASHES.replace("seed: 7", "seed: 7, autoresume: true")), tmp_path / "out")
-    steps = [line["step"] for line in lines_in(tmp_path) if "train/loss" in line]
-    assert steps == [*range(12)]
-    assert [line for line in first if line["kind"] != "values"] == read(tmp_path)[:4]
+@pytest.mark.filterwarnings("error:logger destination")
+def test_a_filter_makes_a_logger_that_fails_stop_the_run(config, tmp_path, monkeypatch):
+    monkeypatch.setattr(whole_lines.Lines, "_append", full)
+    with pytest.raises(DestinationWarning, match="RunFiles can't write in"):
+        train(config(), tmp_path / "out")
+    assert not (tmp_path / "out" / "results.json").exists()

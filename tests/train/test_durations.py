@@ -1,18 +1,21 @@
-"""How long `fit` trains, and where the next one continues."""
+"""How long `fit` trains, where the next one continues, what the clock counts, and lengths as fractions of it all."""
 
-import json
+import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.optim.lr_scheduler import StepLR
 
-from engine_core import Time, Timestamp, Trainer
-from engine_core.callbacks.profiler import Profiler
+from engine_core import State, Time, Trainer
+from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.errors import ArgumentError, DurationWarning
 
 from .parts import at, batches, net, same, trainer, writing_down
+from .test_schedules import four_batches
 
 EPOCH_AND_BATCH = ("epoch_start", "batch_end", "epoch_end", "fit_end")
 
@@ -51,25 +54,6 @@ def test_fit_ends_with_the_batch_that_reaches_max_duration(duration: str, end: t
     assert position(made) == end
 
 
-def test_fit_ends_with_the_first_batch_after_so_many_seconds(wait: Callable[[float], None]) -> None:
-    seen: list[float] = []
-    made = trainer(
-        batches(2, 2) * 50,
-        max_duration="4.5sec",
-        callbacks=[
-            at("before_forward", lambda state: wait(1)),
-            at("batch_end", lambda state: seen.append(state.timestamp.elapsed_s)),
-        ],
-    )
-    made.fit()
-    assert seen == [1, 2, 3, 4, 5]
-
-
-@pytest.mark.parametrize("duration", ["1h30m", "90m", "5400sec", Time(5400, "sec")])
-def test_hours_and_minutes_are_seconds(duration: str | Time) -> None:
-    assert trainer(max_duration=duration).state.max_duration == Time("5400sec")
-
-
 def test_fits_in_pieces_are_one_fit_bit_for_bit() -> None:
     whole, pieces = net(dropout=0.3), net(dropout=0.3)
     trainer(batches(8, 8, 4), whole, max_duration="3ep", seed=3).fit()
@@ -101,12 +85,6 @@ def test_fit_in_mid_epoch_continues_with_the_next_unseen_batch_and_no_second_epo
     assert position(made) == (2, 6, 42, 0)
 
 
-def test_the_last_batch_of_a_sized_loader_ends_the_epoch_where_batches_end_the_fit() -> None:
-    events: list[str] = []
-    trainer(batches(8, 8), max_duration="2ba", callbacks=writing_down(events, EPOCH_AND_BATCH)).fit()
-    assert events == ["epoch_start", "batch_end", "batch_end", "epoch_end", "fit_end"]
-
-
 def test_an_unsized_loader_ends_its_epoch_with_the_next_fit() -> None:
     events: list[str] = []
     made = trainer(Unsized(8, 8), max_duration="4ba", callbacks=writing_down(events, EPOCH_AND_BATCH))
@@ -116,23 +94,6 @@ def test_an_unsized_loader_ends_its_epoch_with_the_next_fit() -> None:
     made.fit("1ba")
     assert events[4:] == ["epoch_end", "epoch_start", "batch_end", "fit_end"]
     assert position(made) == (1, 3, 24, 1)
-
-
-def test_an_exhausted_loader_fires_before_dataloader_but_not_after_dataloader() -> None:
-    events: list[str] = []
-    trainer(batches(8), callbacks=writing_down(events, ("before_dataloader", "after_dataloader", "epoch_end"))).fit()
-    assert events == ["before_dataloader", "after_dataloader", "before_dataloader", "epoch_end"]
-
-
-def test_then_the_profilers_span_of_the_loader_is_closed_all_the_same(tmp_path: Path) -> None:
-    path = tmp_path / "trace.json"
-    with trainer(batches(8), callbacks=Profiler(path)) as made:
-        made.fit()
-    spans = [span for span in json.loads(path.read_text()) if span["name"].startswith("event/")]
-    ends = [span["ts"] + span["dur"] for span in spans if span["name"] == "event/dataloader"]
-    (epoch,) = [span["ts"] + span["dur"] for span in spans if span["name"] == "event/epoch"]
-    assert len(ends) == 2
-    assert max(ends) < epoch
 
 
 def test_fit_at_the_horizon_warns_and_returns() -> None:
@@ -162,23 +123,6 @@ def test_fit_beyond_the_horizon_warns_and_moves_it() -> None:
     assert made.state.get_elapsed_duration() == Time("1dur")
 
 
-def test_fit_at_the_horizon_in_another_unit_moves_it_too() -> None:
-    made = trainer(max_duration="1ep")
-    made.fit()
-    with pytest.warns(
-        DurationWarning, match="past the max_duration of 1ep, so what algorithms schedule now ends at 5ba"
-    ):
-        made.fit("3ba")
-    assert (made.state.max_duration, position(made)) == (Time("5ba"), (2, 5, 40, 1))
-
-
-def test_fit_within_the_horizon_leaves_it() -> None:
-    made = trainer(max_duration="4ep")
-    made.fit("2ep")
-    assert made.state.max_duration == Time("4ep")
-    assert made.state.get_elapsed_duration() == Time("0.5dur")
-
-
 def test_without_max_duration_each_fit_sets_the_horizon_and_none_warns() -> None:
     made = trainer(max_duration=None)
     horizons = []
@@ -199,45 +143,6 @@ def test_stop_training_ends_fit_after_the_batch_and_the_next_fit_continues() -> 
     assert position(made) == (1, 3, 20, 0)
 
 
-def test_stop_training_in_the_last_batch_ends_the_epoch() -> None:
-    made = trainer(batches(8, 8), max_duration="3ep", callbacks=at("batch_end", _stop_at_the_second))
-    made.fit()
-    assert position(made) == (1, 2, 16, 0)
-
-
-def _stop_at_the_second(state: Any) -> None:
-    if state.timestamp.batch == 2:
-        state.stop_training()
-
-
-def test_stop_training_at_the_end_of_an_epoch_starts_no_other() -> None:
-    made = trainer(max_duration="3ep", callbacks=at("epoch_end", lambda state: state.stop_training()))
-    made.fit()
-    assert position(made) == (1, 2, 16, 0)
-
-
-def test_a_loader_whose_length_is_not_implemented_counts_as_one_without_length() -> None:
-    class Endless(Unsized):
-        def __len__(self) -> int:
-            raise NotImplementedError
-
-    made = trainer(Endless(8, 8))
-    made.fit()
-    assert (position(made), made.state.dataloader_len) == ((1, 2, 16, 0), None)
-
-
-def test_a_length_of_the_whole_can_not_be_a_fraction_of_it() -> None:
-    with pytest.raises(ArgumentError) as error:
-        trainer(max_duration="0.5dur")
-    assert str(error.value) == "max_duration: give it in ep, ba, sp, tok or sec, not as '0.5dur'"
-
-
-def test_a_timestamp_is_a_snapshot() -> None:
-    kept: list[Timestamp] = []
-    trainer(batches(8, 8), callbacks=at("batch_end", lambda state: kept.append(state.timestamp))).fit()
-    assert [(t.batch, t.sample, t.batch_in_epoch, t.sample_in_epoch) for t in kept] == [(1, 8, 1, 8), (2, 16, 2, 16)]
-
-
 def test_a_distributed_sampler_is_given_the_epoch() -> None:
     class Sampler(torch.utils.data.SequentialSampler):
         epochs: list[int] = []  # noqa: RUF012
@@ -251,3 +156,153 @@ def test_a_distributed_sampler_is_given_the_epoch() -> None:
     made.fit("1ba")
     made.fit()
     assert Sampler.epochs == [0, 1]
+
+
+def elapsed(state: State) -> float | None:
+    done = state.get_elapsed_duration()
+    return None if done is None else round(done.value, 4)
+
+
+def test_the_batch_advances_before_batch_end_and_the_epoch_before_epoch_end() -> None:
+    seen: list[tuple[str, int, int, int]] = []
+
+    def note(event: str) -> Any:
+        return at(event, lambda state: seen.append((event, *_position(state))))
+
+    trainer(batches(8), callbacks=[note("after_train_batch"), note("batch_end"), note("epoch_end")]).fit()
+    assert seen == [("after_train_batch", 0, 0, 0), ("batch_end", 0, 1, 1), ("epoch_end", 1, 1, 0)]
+
+
+def _position(state: State) -> tuple[int, int, int]:
+    return state.timestamp.epoch, state.timestamp.batch, state.timestamp.batch_in_epoch
+
+
+@pytest.mark.parametrize(
+    ("duration", "fractions"),
+    [
+        ("2ep", [0.0, 0.25, 0.25, 0.5, 0.5, 0.75, 0.75, 1.0]),
+        ("4ba", [0.0, 0.25, 0.25, 0.5, 0.5, 0.75, 0.75, 1.0]),
+        ("40sp", [0.0, 0.2, 0.2, 0.5, 0.5, 0.7, 0.7, 1.0]),
+    ],
+)
+def test_the_fraction_of_the_whole_counts_the_batches_of_the_epoch(duration: str, fractions: list[float]) -> None:
+    seen: list[float | None] = []
+    notes = [at(event, lambda state: seen.append(elapsed(state))) for event in ("batch_start", "batch_end")]
+    trainer(batches(8, 12), max_duration=duration, callbacks=notes).fit()
+    assert seen == fractions
+
+
+def test_the_fraction_counts_whole_epochs_where_the_loader_has_no_length() -> None:
+    seen: list[float | None] = []
+    note = at("batch_end", lambda state: seen.append(elapsed(state)))
+    trainer(Unsized(8, 8), max_duration="2ep", callbacks=note).fit()
+    assert seen == [0.0, 0.0, 0.5, 0.5]
+
+
+def test_seconds_leave_evaluation_out(wait: Callable[[float], None]) -> None:
+    """In the loop's own evaluation, and in one that a callback asks for."""
+    slow = [at("before_forward", lambda _: wait(1)), at("eval_batch_start", lambda _: wait(100))]
+    made = trainer(batches(8, 8, 8), eval_interval="1ba", eval_dataloader=batches(3), callbacks=slow)
+    made.state.callbacks.append(at("batch_start", lambda state: made.eval()))
+    made.fit()
+    assert made.state.timestamp.elapsed_s == 3
+
+
+def test_seconds_count_training_and_loading_but_not_the_time_between_fits(wait: Callable[[float], None]) -> None:
+    class Slow(list[Any]):
+        def __iter__(self) -> Any:
+            for batch in super().__iter__():
+                wait(10)
+                yield batch
+
+    made = trainer(Slow(batches(8, 8)), max_duration="2ep", callbacks=at("before_forward", lambda _: wait(1)))
+    made.fit("1ep")
+    wait(100)
+    made.fit("1ep")
+    assert made.state.timestamp.elapsed_s == 4 * 11
+    assert made.state.timestamp.elapsed_s_in_epoch == 0
+
+
+def test_the_evaluations_clock_counts_its_own_batches() -> None:
+    seen: list[tuple[int, int]] = []
+    note = at("eval_batch_end", lambda state: seen.append((state.eval_timestamp.batch, state.eval_timestamp.sample)))
+    made = trainer(eval_dataloader={"a": batches(3, 2), "b": batches(5)}, callbacks=note)
+    made.eval()
+    assert seen == [(1, 3), (2, 5), (1, 5)]
+    assert made.state.timestamp.batch == 0
+
+
+def of_steps(optimizer: Any, steps: int) -> StepLR:
+    return StepLR(optimizer, steps + 1)
+
+
+HALVE = partial(StepLR, step_size="0.5dur")
+SAVER = ("checkpoint_saver", {"folder": "unused", "interval": "0.1dur"})
+UNSIZED, STEP = {"data": Unsized(8, 8, 8, 8)}, "schedulers: StepLR: step_size="
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_duration": None, "schedulers": HALVE}, f"{STEP}'0.5dur': max_duration is not known, so"),
+        ({"max_duration": "1h", "schedulers": (HALVE, "1sec")}, f"{STEP}'0.5dur': max_duration is '3600sec', so"),
+        ({"max_duration": None, "eval_interval": "0.1dur"}, "eval_interval: max_duration is not known, so '0.1dur' of"),
+        ({**UNSIZED, "schedulers": (HALVE, "1ba")}, f"{STEP}'0.5dur': '0.5dur' can't be counted in ba: the train_data"),
+        (
+            {**UNSIZED, "eval_interval": "0.3dur"},
+            "eval_interval: '0.3dur' can't be counted in ba: the train_dataloader",
+        ),
+        ({"schedulers": (HALVE, "8sp")}, f"{STEP}'0.5dur': '0.5dur' can't be counted in sp: give it in sp"),
+        ({"schedulers": partial(StepLR, step_size="0.5ba")}, f"{STEP}'0.5ba': '0.5ba': batches are counted in whole"),
+        ({"schedulers": partial(StepLR, step_size="-1ep")}, f"{STEP}'-1ep': a length can't be negative"),
+        (
+            {"schedulers": (of_steps, "1ba"), "max_duration": None},
+            "schedulers: of_steps: steps='1dur': max_duration is",
+        ),
+        ({"schedulers": (HALVE, "2dur")}, "the interval='2dur' has to be within the training: 0 or more, and at most"),
+        ({"max_duration": "0.5dur"}, "max_duration: give it in ep, ba, sp, tok or sec, not as '0.5dur'"),
+        ({"max_duration": None, "callbacks": [SAVER]}, "interval: max_duration is not known, so '0.1dur' of it can't"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_counted_is_refused_at_construction(settings: dict[str, Any], message: str) -> None:
+    given = {"data": four_batches(), **settings}
+    with pytest.raises(ArgumentError, match=re.escape(message)):
+        trainer(**given)
+
+
+def test_no_length_is_needed_where_units_are_the_same() -> None:
+    made = trainer(Unsized(8), max_duration="3ep", eval_interval="1dur", schedulers=HALVE)
+    assert made.state.schedulers[0].step_size == 1
+
+
+@pytest.mark.parametrize(
+    ("duration", "interval", "at_batches"),
+    [("4ep", "0.5dur", [8, 16]), ("2ep", "0.25dur", [2, 4, 6, 8]), ("10ba", "0.29dur", [2, 4, 6, 8, 10])],
+)
+def test_intervals_are_fractions_of_the_training(
+    duration: str, interval: str, at_batches: list[int], tmp_path: Path
+) -> None:
+    seen: list[int] = []
+    made = trainer(
+        four_batches(),
+        max_duration=duration,
+        eval_dataloader=four_batches(),
+        eval_interval=interval,
+        callbacks=[
+            CheckpointSaver(tmp_path, interval, keep_last=None),
+            at("eval_start", lambda state: seen.append(state.timestamp.batch)),
+        ],
+    )
+    with made:
+        made.fit()
+    assert seen == at_batches
+    assert sorted({int(path.name.rpartition("ba")[2]) for path in tmp_path.glob("ep*")}) == at_batches
+
+
+def test_fit_takes_a_fraction_of_the_training() -> None:
+    made = trainer(four_batches(), max_duration="3ep")
+    made.fit("0.5dur")
+    assert made.state.timestamp.batch == 6
+    made.fit("0.5dur")
+    assert made.state.timestamp.epoch == 3

@@ -69,17 +69,6 @@ def test_a_pause_that_one_rank_asks_for_at_the_end_pauses_all_as_on_one_process(
     assert ended == [(True, ["ep1-ba3"])] * 2
 
 
-def test_all_ranks_know_at_fit_end_of_a_pause_that_one_asked_for_in_the_last_evaluation() -> None:
-    def program(ranks: Ranks) -> list[bool]:
-        seen: list[bool] = []
-        pausing = at("eval_end", lambda state: state.rank and state.pause_training())
-        with trainer(nn.Linear(2, 1), ranks, pausing, at("fit_end", lambda s: seen.append(s.is_interrupted))) as made:
-            made.fit("1ba")
-        return seen
-
-    assert ThreadRanks.run(program) == [[True]] * 2
-
-
 @pytest.mark.parametrize("event", ["batch_checkpoint", "epoch_checkpoint"])
 def test_an_interrupted_run_leaves_the_mean_of_running_statistics_though_nothing_saves_it(event: str) -> None:
     def program(ranks: Ranks) -> Any:

@@ -1,19 +1,24 @@
-"""What an evaluation gives, and when it runs."""
+"""What an evaluation gives, when it runs, and that it leaves training as it was."""
 
 import math
+import random
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
 
 from engine_core import State
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
+from engine_core.errors import EngineError
 
-from .parts import Memory, at, batches, linear, rows, trainer, writing_down
+from .parts import Memory, at, batches, linear, net, rows, same, trainer
 
 
 class OwnLoss(nn.Module):
@@ -35,26 +40,18 @@ class WithEvalForward(OwnLoss):
         return 2 * self(batch), batch["y"]
 
 
-def loss_by_hand(*loaders: list[tuple[torch.Tensor, torch.Tensor]]) -> list[float]:
-    """Return the mean loss over all rows of each loader."""
-    model = linear()
-    joined = [[torch.cat(items) for items in zip(*loader, strict=True)] for loader in loaders]
-    return [F.cross_entropy(model(inputs), targets).item() for inputs, targets in joined]
-
-
 def test_several_loaders_are_distinguished_by_their_labels() -> None:
-    a, b = batches(8, 2), [rows(5, seed=9)]
-    first, second = loss_by_hand(a, b)
-    results = trainer(eval_dataloader={"seen": a, "new": b}).eval()
-    assert results == {"seen/loss": pytest.approx(first, abs=1e-6), "new/loss": pytest.approx(second, abs=1e-6)}
-    assert list(results) == ["seen/loss", "new/loss"]
-
-
-def test_eval_of_a_loader_given_to_it_leaves_the_trainers_own() -> None:
-    made = trainer(eval_dataloader={"own": batches(3)})
+    seen: list[dict[str, float]] = []
+    loaders = {"seen": batches(8, 2), "new": [rows(5, seed=9)]}
+    expected = {}
+    for label, loader in loaders.items():
+        inputs, targets = map(torch.cat, zip(*loader, strict=True))
+        expected[f"{label}/loss"] = pytest.approx(F.cross_entropy(linear()(inputs), targets).item(), abs=1e-6)
+    made = trainer(eval_dataloader=loaders, callbacks=at("eval_end", lambda state: seen.append(state.metrics)))
+    results = made.eval()
+    assert results == expected == made.state.metrics
+    assert seen == [{"seen/loss": results["seen/loss"]}, results]
     assert list(made.eval(batches(8))) == ["eval/loss"]
-    assert list(made.eval({"other": batches(8)})) == ["other/loss"]
-    assert list(made.eval()) == ["own/loss"]
 
 
 def test_the_same_keys_are_logged_at_the_batch_where_it_ran() -> None:
@@ -69,44 +66,17 @@ def test_the_same_keys_are_logged_at_the_batch_where_it_ran() -> None:
     ]
 
 
-def test_state_metrics_are_the_latest_results_and_known_at_eval_end() -> None:
-    seen: list[dict[str, float]] = []
-    note = at("eval_end", lambda state: seen.append(state.metrics))
-    made = trainer(eval_dataloader={"a": batches(3), "b": batches(2)}, callbacks=note)
-    results = made.eval()
-    assert seen == [{"a/loss": results["a/loss"]}, results]
-    assert made.state.metrics == results
-
-
 @pytest.mark.parametrize(
-    ("interval", "evaluated_at"),
-    [("1ep", [3, 6]), ("2ep", [6]), ("2ba", [2, 4, 6]), ("4ba", [4, 6]), ("10sp", [2, 3, 5, 6]), ("9ep", [6])],
+    ("interval", "evaluated_at"), [("1ep", [3, 5, 6]), ("4ba", [4, 5, 6]), ("10sp", [2, 3, 5, 6]), ("9ep", [5, 6])]
 )
-def test_it_runs_at_each_interval_and_once_more_at_the_end_of_fit(interval: str, evaluated_at: list[int]) -> None:
+def test_it_runs_at_each_interval_and_once_more_at_the_end_of_each_fit(interval: str, evaluated_at: list[int]) -> None:
     seen: list[int] = []
     note = at("eval_start", lambda state: seen.append(state.timestamp.batch))
-    data, evaluation = batches(8, 8, 4), batches(3)
-    trainer(data, max_duration="2ep", eval_dataloader=evaluation, eval_interval=interval, callbacks=note).fit()
-    assert seen == evaluated_at
-
-
-def test_it_runs_at_the_end_of_each_fit_in_mid_epoch() -> None:
-    seen: list[int] = []
-    made = trainer(
-        batches(8, 8, 8),
-        eval_dataloader=batches(3),
-        callbacks=at("eval_start", lambda state: seen.append(state.timestamp.batch)),
-    )
-    made.fit("1ba")
+    given = {"eval_dataloader": batches(3), "eval_interval": interval, "callbacks": note}
+    made = trainer(batches(8, 8, 4), max_duration="2ep", **given)
+    made.fit("5ba")
     made.fit()
-    assert seen == [1, 3]
-
-
-def test_between_two_batches_it_runs_after_batch_end_and_before_the_checkpoint() -> None:
-    events: list[str] = []
-    wanted = ("batch_end", "eval_start", "eval_end", "batch_checkpoint", "epoch_end")
-    trainer(batches(8), eval_dataloader=batches(3), eval_interval="1ba", callbacks=writing_down(events, wanted)).fit()
-    assert events == ["batch_end", "eval_start", "eval_end", "batch_checkpoint", "epoch_end"]
+    assert seen == evaluated_at
 
 
 def dicts(*sizes: int) -> list[dict[str, torch.Tensor]]:
@@ -178,3 +148,92 @@ def test_an_evaluation_that_was_interrupted_keeps_the_losses_it_has_even_a_nan(t
     assert [name for _, metrics in memory.metrics[:1] for name in metrics] == ["second/loss"]
     assert math.isnan(resumed.state.metrics["none/loss"])
     assert resumed.state.metrics == pytest.approx(again, nan_ok=True)
+
+
+def draw(state: State) -> None:
+    """Draw from every global stream."""
+    random.random()
+    np.random.random()
+    torch.rand(3)
+
+
+def fitted(**settings: Any) -> Any:
+    model = net(dropout=0.5)
+    loader = DataLoader(TensorDataset(*rows(20)), batch_size=8, shuffle=True)
+    trainer(loader, model, max_duration="3ep", seed=2, **settings).fit()
+    return model.state_dict()
+
+
+def test_runs_with_and_without_evaluation_end_with_the_same_weights() -> None:
+    loader = DataLoader(TensorDataset(*rows(9)), batch_size=2, shuffle=True)
+    evaluated = fitted(eval_dataloader=loader, eval_interval="1ba", callbacks=at("eval_batch_start", draw))
+    assert same(evaluated, fitted())
+
+
+def test_evaluation_uses_no_dropout_and_running_statistics() -> None:
+    model = net(dropout=0.5)
+    made = trainer(batches(8), model, eval_dataloader=batches(8))
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    first = made.eval()
+    assert made.eval() == first
+    assert same(model.state_dict(), before)
+    outputs = model.eval()(rows(8, seed=0)[0])
+    assert first["eval/loss"] == pytest.approx(nn.functional.cross_entropy(outputs, rows(8, seed=0)[1]).item())
+
+
+IN_WORK = ("batch", "outputs", "loss", "dataloader", "dataloader_label", "dataloader_len", "timestamp")
+
+
+def test_the_batch_in_work_is_put_back() -> None:
+    """Also in the middle of a batch, where a callback asks for an evaluation."""
+    seen: list[tuple[dict[str, Any], dict[str, Any]]] = []
+
+    def evaluate(state: State) -> None:
+        before = {name: getattr(state, name) for name in IN_WORK}
+        made.eval()
+        seen.append((before, {name: getattr(state, name) for name in IN_WORK}))
+
+    made = trainer(batches(8), eval_dataloader=batches(3), callbacks=at("before_backward", evaluate))
+    made.fit()
+    ((before, after),) = seen
+    assert [name for name in IN_WORK if after[name] is not before[name]] == []
+    assert (before["dataloader_label"], before["loss"].requires_grad) == ("train", True)
+
+
+def test_an_exception_leaves_everything_as_it_was_too() -> None:
+    def fail(state: State) -> None:
+        if state.dataloader_label == "b":
+            draw(state)
+            raise ZeroDivisionError
+
+    model = net(dropout=0.5)
+    made = trainer(batches(8), model, eval_dataloader={"a": batches(3)}, callbacks=at("eval_batch_end", fail))
+    results = made.eval()
+    streams = random.getstate(), torch.get_rng_state().tolist(), str(np.random.get_state())
+    with pytest.raises(ZeroDivisionError):
+        made.eval({"a": batches(4), "b": batches(3)})
+    assert model.training and torch.is_grad_enabled()
+    assert (made.state.metrics, made.state.batch, made.state.dataloader) == (results, None, None)
+    assert (random.getstate(), torch.get_rng_state().tolist(), str(np.random.get_state())) == streams
+    made.fit()
+
+
+class Once:
+    """Gives its batches only once."""
+
+    def __init__(self) -> None:
+        self.batches = iter(batches(3))
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.batches
+
+
+def test_a_loader_that_is_used_up_is_named() -> None:
+    made = trainer(eval_dataloader={"new": Once()})
+    made.eval()
+    with pytest.raises(EngineError) as error:
+        made.eval()
+    assert str(error.value) == (
+        "the evaluation loader 'new' gave no batches; it has to be an iterable that starts over for each "
+        "evaluation, as a DataLoader or a list does"
+    )

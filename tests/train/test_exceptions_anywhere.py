@@ -1,15 +1,12 @@
 """An exception anywhere in a run: it comes out, callbacks are closed once, and the latest checkpoint can be used."""
 
-import os
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import get_worker_info
 
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.checkpoint import read_content, resolve
@@ -22,7 +19,6 @@ from .injected import (
     Bystander,
     Failing,
     Fault,
-    InjectedError,
     Paired,
     Rows,
     eval_rows,
@@ -150,17 +146,6 @@ def test_in_a_callback(event: str, begin: Any, whole: Any, tmp_path: Path) -> No
 
 
 @NEW_ONES
-@pytest.mark.parametrize("event", EVENTS)
-def test_in_an_algorithm(event: str, begin: Any, whole: Any, tmp_path: Path) -> None:
-    begin(tmp_path)
-    fault = Fault(EARLY.get(event, FAILS_AT))
-    raised = failed(tmp_path, fault, algorithms=[Acting(event, fault, event)])
-    assert raised.value is fault.error
-    assert [note for note in notes(raised) if "Acting" in note and event.upper() in note]
-    assert_resumes(tmp_path, whole("examples"), least_of(event), algorithms=[Acting(event, nothing, event)])
-
-
-@NEW_ONES
 @pytest.mark.parametrize("half", [0, 1], ids=["first half", "second half"])
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 def test_in_one_half_of_a_pair(pair: tuple[str, str], half: int, begin: Any, whole: Any, tmp_path: Path) -> None:
@@ -169,6 +154,7 @@ def test_in_one_half_of_a_pair(pair: tuple[str, str], half: int, begin: Any, who
     algorithms = [Paired(*pair), Acting(pair[half], fault, *pair), Paired(*pair)]
     raised = failed(tmp_path, fault, algorithms=algorithms)
     assert raised.value is fault.error
+    assert [note for note in notes(raised) if "Acting" in note and pair[half].upper() in note]
     assert [algorithms[0]._depth, algorithms[2]._depth] == [0, 0]
     again = [Paired(*pair), Acting(pair[half], nothing, *pair), Paired(*pair)]
     assert_resumes(tmp_path, whole("examples"), least_of(pair[half]), algorithms=again)
@@ -181,26 +167,3 @@ def test_elsewhere(place: str, begin: Any, whole: Any, tmp_path: Path) -> None:
     fault = Fault()
     assert failed(tmp_path, fault, **PLACES[place](fault)).value is fault.error
     assert_resumes(tmp_path, whole(kind), data=DATA[kind](nothing), load_changed="adopt")
-
-
-@pytest.mark.full
-def test_in_a_worker_process(begin: Any, whole: Any, tmp_path: Path) -> None:
-    def fails(index: int) -> None:
-        if index == 13:
-            raise InjectedError
-
-    begin(tmp_path, "workers")
-    assert failed(tmp_path, None, data=DATA["workers"](fails)).type is InjectedError
-    assert_resumes(tmp_path, whole("workers"), SAVED, data=DATA["workers"](nothing))
-
-
-def test_when_a_worker_process_dies(begin: Any, whole: Any, tmp_path: Path) -> None:
-    def dies(wanted: int) -> None:
-        if wanted == 5 and get_worker_info() is not None:
-            time.sleep(0.1)  # until the former batch is handed over, or torch waits for seconds for what is half sent
-            os._exit(1)
-
-    begin(tmp_path, "workers")
-    raised = failed(tmp_path, None, data=DATA["workers"](dies))
-    assert raised.errisinstance((RuntimeError, EOFError, OSError))  # the latter if it dies while a batch is handed over
-    assert_resumes(tmp_path, whole("workers"), SAVED, data=DATA["workers"](nothing))

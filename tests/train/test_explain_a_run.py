@@ -44,7 +44,7 @@ algorithms: [rest, nod]
 
 @pytest.fixture
 def trained(install, tmp_path, monkeypatch):
-    """Return a folder with a config and two runs of it, `a` and `b`."""
+    """Return a folder with a config and a run of it, `a`."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "nod_data.py").write_text(
@@ -56,10 +56,14 @@ def trained(install, tmp_path, monkeypatch):
         "passes": {"nod_first": "nod_module:nod_first"},
     }
     install("nod-plugin", points, {"nod_module": MODULE}, version="0.6")
-    for name in ("a", "b"):
-        result = CliRunner().invoke(main, ["train", "run.yaml", "--out", name])
-        assert result.exit_code == 0, result.output
+    call("train", "run.yaml", "--out", "a")
     return tmp_path
+
+
+def call(*arguments):
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    return result.output
 
 
 def elsewhere(folder, *arguments):
@@ -70,12 +74,8 @@ def elsewhere(folder, *arguments):
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_a_run_is_explained_as_its_config_was(trained):
-    explanation = explain_config(load_config("run.yaml"))
-    assert read_manifest(trained / "a").explanation() == explanation
-
-
-def test_a_run_is_explained_where_its_plugin_is_gone(trained):
+def test_a_run_is_explained_and_compared_where_its_plugin_is_gone(trained):
+    assert read_manifest(trained / "a").explanation() == explain_config(load_config("run.yaml"))
     done = elsewhere(trained, "explain", "a")
     declared = "declared by Nod (nod-plugin 0.6, before='rest')"
     assert (done.stderr, done.stdout.splitlines()) == (
@@ -91,11 +91,9 @@ def test_a_run_is_explained_where_its_plugin_is_gone(trained):
             "  pass 'nod_first' of nod-plugin 0.6: runs at init only",
         ],
     )
-    pair = json.loads(elsewhere(trained, "explain", "a/manifest.json", "--why", "nod", "rest", "--json").stdout)
+    pair = json.loads(call("explain", "a/manifest.json", "--why", "nod", "rest", "--json"))
     assert [(told["event"], told["first"], told["why"]) for told in pair] == [("after_loss", "Nod", declared)]
-
-
-def test_two_runs_are_compared_where_their_plugin_is_gone(trained):
+    call("train", "run.yaml", "--out", "b")
     same = elsewhere(trained, "diff", "a", "b")
     assert (same.returncode, same.stdout, same.stderr) == (0, "", "")
 

@@ -9,12 +9,14 @@ import pytest
 import torch
 from torch.utils import data as torch_data
 
-from engine_core import Batches, State, Trainer
+from engine_core import Batches, State
 from engine_core.errors import ArgumentError, EngineError
 from engine_core.run.dry_run import one_batch
 from engine_core.trainer.data import Feed, deal
 from engine_core.trainer.data.loaders import extent_of
 from engine_core_author import ThreadRanks
+
+from .parts import trainer
 
 CPU, STRICT = torch.device("cpu"), Batches()
 ROWS = torch_data.TensorDataset(torch.arange(6))
@@ -63,16 +65,6 @@ def test_another_order_on_another_rank_is_refused_with_what_to_do(label):
         rows_of(ordered, label)
 
 
-@pytest.mark.parametrize("label", ["train", "eval"])
-def test_one_seed_deals_every_row_once(label):
-    rows = rows_of(lambda _: ordered(3), label)
-    assert sorted(row for of_rank in rows for part in of_rank for row in part) == [*range(6)]
-
-
-def test_loaders_of_a_ranks_own_rows_may_differ():
-    assert rows_of(lambda rank: [(torch.full((2,), rank),)], "train", is_local=True) == [[[0, 0]], [[1, 1]]]
-
-
 def test_what_is_not_a_tensor_or_plain_is_not_compared_and_words_are():
     numbers = torch.arange(4)
     assert rows_of(lambda _: [(numbers, object())], "train", batches=Batches(shared=(1,))) == [[[0, 1]], [[2, 3]]]
@@ -91,16 +83,6 @@ class Stream(torch_data.IterableDataset[Any]):
         return iter(range(4))
 
 
-class Positioned(torch_data.DataLoader[Any]):
-    """Has a position of its own, as torchdata's StatefulDataLoader has."""
-
-    state_dict = load_state_dict = None  # type: ignore[assignment]
-
-    def __init__(self, *given: Any, **more: Any) -> None:
-        super().__init__(*given, **more)
-        vars(self).update(state_dict=dict, load_state_dict=print)
-
-
 @pytest.mark.parametrize(
     ("make", "kind"),
     [
@@ -108,16 +90,21 @@ class Positioned(torch_data.DataLoader[Any]):
         (lambda _: loaded(Stream()), "a DataLoader of an IterableDataset"),
         (lambda _: torch_data.DataLoader(ROWS, batch_size=None), "a DataLoader with batch_size=None"),
         (sampled, "a DataLoader with a DistributedSampler"),
-        (lambda _: Positioned(ROWS, batch_size=2), "a Positioned with a position of its own"),
     ],
 )
 def test_what_is_not_read_by_index_is_refused_with_two_ways_out(make, kind):
-    def program(ranks: Any) -> None:
-        fit_on(ranks, make(ranks.rank))
+    assert_refused(make, rf", {kind}, can't be dealt to 2 ranks: give torch's DataLoader.*DDP\(data='local'\)\)")
 
-    said = rf", {kind}, can't be dealt to 2 ranks: give torch's DataLoader.*DDP\(data='local'\)\)"
-    for read in (lambda: rows_of(make, "eval"), lambda: ThreadRanks.run(program)):
-        with pytest.raises(ArgumentError, match=said):
+
+def assert_refused(make: Any, said: str) -> None:
+    """Look at an evaluation, and at the start of a fit, whose model would fail at the first batch."""
+
+    def fit(ranks: Any) -> None:
+        with trainer(make(ranks.rank), torch.nn.Linear(1, 1), parallel=ranks) as made:
+            made.fit()
+
+    for read in (lambda: rows_of(make, "eval"), lambda: ThreadRanks.run(fit)):
+        with pytest.raises((ArgumentError, EngineError), match=said):
             read()
 
 
@@ -132,7 +119,6 @@ def loaded(dataset: Any, **how: Any) -> Any:
 
 DIFFERENT = {
     "split": (lambda rank: loaded(split(rank)), "the split of rank 1 is not that of rank 0.*seed before you split"),
-    "nested": (lambda rank: loaded(torch_data.Subset(split(rank), range(3))), "the split of rank 1"),
     "joined": (lambda rank: loaded(torch_data.ConcatDataset([ROWS, split(rank)])), "the split of rank 1"),
     "sampler": (
         lambda rank: loaded(ROWS, sampler=torch_data.SubsetRandomSampler(split(rank).indices)),
@@ -145,7 +131,6 @@ DIFFERENT = {
     "fewer": (lambda rank: loaded(torch_data.Subset(ROWS, range(3 + rank))), "rows.*rank 0: 3, rank 1: 4"),
     "longer": (lambda rank: [(torch.arange(2),)] * (1 + rank), "batches: rank 0: 1, rank 1: 2"),
     "drawn": (lambda rank: loaded(drawn(rank)), "row 0 of the dataset of rank 1 is not.*seed before you make it"),
-    "part of drawn": (lambda rank: loaded(torch_data.Subset(drawn(rank), [3])), "row 0 of the dataset of rank 1"),
 }
 
 
@@ -158,13 +143,7 @@ def drawn(rank: int) -> Any:
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_loaders_that_read_other_rows_on_another_rank_are_refused(name):
     make, said = DIFFERENT[name]
-
-    def program(ranks: Any) -> None:
-        fit_on(ranks, make(ranks.rank))
-
-    for read in (lambda: rows_of(make, "eval"), lambda: ThreadRanks.run(program)):
-        with pytest.raises(EngineError, match=rf"{said}.*data='local'"):
-            read()
+    assert_refused(make, rf"{said}.*data='local'")
 
 
 def test_a_long_split_takes_no_time_to_compare():
@@ -176,23 +155,6 @@ def test_a_long_split_takes_no_time_to_compare():
     assert min(took_s) < 0.02
 
 
-@pytest.mark.parametrize("name", ["fewer", "longer"])
-def test_lengths_that_differ_are_not_blamed_on_seeds(name):
-    with pytest.raises(EngineError, match="data='local'") as raised:
-        rows_of(DIFFERENT[name][0], "eval")
-    assert "seed" not in str(raised.value)
-
-
-class Random(torch_data.Dataset[torch.Tensor]):
-    """Rows that are drawn when they are read, as augmented ones are."""
-
-    def __getitem__(self, row: int) -> torch.Tensor:
-        return torch.rand(())
-
-    def __len__(self) -> int:
-        return 6
-
-
 class Own(torch_data.TensorDataset):
     """Rows made of tensors of which each rank has others."""
 
@@ -200,9 +162,8 @@ class Own(torch_data.TensorDataset):
         return ROWS[row]
 
 
-@pytest.mark.parametrize("make", [lambda _: Random(), lambda rank: Own(torch.full((6,), rank))])
-def test_rows_that_may_differ_honestly_are_not_compared(make):
-    first, second = rows_of(lambda rank: loaded(make(rank)), "eval")
+def test_rows_that_may_differ_honestly_are_not_compared():
+    first, second = rows_of(lambda rank: loaded(Own(torch.full((6,), rank))), "eval")
     assert (len(first), len(second)) == (3, 3)
 
 
@@ -216,15 +177,6 @@ def shuffled(rank: int) -> Any:
 def test_one_batch_of_a_loader_is_dealt_as_the_loader_is(make, is_local):
     found = rows_of(lambda rank: one_batch(make(rank)), "eval", is_local=is_local)
     assert found == [of_rank[:1] for of_rank in rows_of(make, "eval", is_local=is_local)]
-
-
-def fit_on(ranks: Any, loader: Any) -> None:
-    """Begin to train a model that would fail at the first batch."""
-    model = torch.nn.Linear(1, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    how: Any = {"loss_fn": torch.nn.MSELoss(), "optimizers": optimizer, "device": "cpu", "progress_bar": False}
-    with Trainer(model, loader, max_duration="1ep", parallel=ranks, **how) as trainer:
-        trainer.fit()
 
 
 def test_the_same_split_on_all_ranks_deals_each_row_once_and_local_ones_may_differ():

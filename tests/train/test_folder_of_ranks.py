@@ -5,9 +5,7 @@ from pathlib import Path
 import pytest
 
 from engine_core.callbacks.checkpoint_saver import check_folder
-from engine_core.checkpoint import Checkpoint, cut_content
 from engine_core.errors import CheckpointError
-from engine_core.ranks import Ranks
 from engine_core_author.ranks import ThreadRanks
 
 torch = pytest.importorskip("torch")
@@ -55,23 +53,3 @@ def test_a_rank_that_can_not_write_there_is_named_where_each_writes(tmp_path, mo
     assert looked_at([tmp_path] * 2) == [None, None]
     for error in looked_at([tmp_path] * 2, writes=True):
         assert "rank 1 can't write there (Read-only file system)" in error
-
-
-def test_one_process_looks_at_nothing(tmp_path):
-    check_folder(tmp_path / "absent", Ranks(), writes=True)
-
-
-def test_only_what_ranks_have_alike_is_cut_among_them():
-    tensors = {
-        name: torch.arange(4.0)
-        for name in ("generators.torch", "optimizers.0.exp_avg", "average.weight", "algorithms.N.own")
-    }
-    share = cut_content(Checkpoint({"weight": torch.arange(4.0)}, {}, tensors), rank=1, size=2)
-    cut = {name: len(getattr(value, "tensor", value)) for name, value in {**share.model, **share.tensors}.items()}
-    assert cut == {
-        "weight": 2,
-        "generators.torch": 4,
-        "optimizers.0.exp_avg": 2,
-        "average.weight": 2,
-        "algorithms.N.own": 4,
-    }

@@ -4,10 +4,10 @@ import warnings
 
 import pytest
 
-from engine_core import Algorithm, AlgorithmMetadata, Callback
+from engine_core import Algorithm, AlgorithmMetadata
 from engine_core.errors import IdleAlgorithmWarning
 
-from .parts import batches, trainer
+from .parts import at, batches, trainer
 
 
 class Idle(Algorithm):
@@ -48,22 +48,12 @@ def test_it_is_named_with_how_often_it_was_asked_where():
     assert told(make(Idle(), Always())) == [f"Idle was asked 4 times at AFTER_LOSS and never matched{REST}"]
 
 
-def test_the_warning_is_at_the_line_of_fit():
-    with make(Idle()) as made, pytest.warns(IdleAlgorithmWarning) as caught:
-        made.fit()
-    assert [w.filename for w in caught] == [__file__]
-
-
 def test_each_event_counts_and_who_joins_later_or_makes_plans_anew_counts_right():
-    class Joining(Callback):
-        def batch_end(self, state, logger):
-            if state.timestamp.batch == 2:
-                state.algorithms.append(Later())
-
     class Later(Idle):
         metadata = AlgorithmMetadata(events=("fit_end", "after_loss"), writes=())
 
-    assert told(make(Idle(), callbacks=[Joining()], microbatch_size=1)) == [
+    joining = at("batch_end", lambda state: state.timestamp.batch == 2 and state.algorithms.append(Later()))
+    assert told(make(Idle(), callbacks=[joining], microbatch_size=1)) == [
         f"Idle was asked 8 times at AFTER_LOSS and never matched{REST}",
         f"Later was asked 5 times at AFTER_LOSS and FIT_END and never matched{REST}",
     ]
@@ -84,38 +74,13 @@ def test_where_it_may_rest_nothing_is_said_and_it_is_asked_only_if_it_never_matc
     assert asked == [4]
 
 
-def test_an_exception_in_may_rest_is_blamed_on_it():
-    class Failing(Idle):
-        def may_rest(self, state):
-            raise ZeroDivisionError
-
-    with make(Failing()) as made, pytest.raises(ZeroDivisionError) as error:
-        made.fit()
-    assert error.value.__notes__ == ["raised by may_rest of algorithm Failing at FIT_END"]
-
-
-def test_an_object_without_may_rest_is_named_too():
-    class Duck:
-        def match(self, event, state):
-            return False
-
-        def apply(self, event, state, logger):
-            raise AssertionError
-
-    (message,) = told(make(Duck()))
-    assert message.startswith("Duck was asked ")
-
-
 @pytest.mark.parametrize("event", ["init", "fit_end", "after_loss"])
 def test_once_is_enough(event):
-    class Once(Idle):
+    class Once(Always):
         metadata = AlgorithmMetadata(events=("init", "after_loss", "fit_end"), writes=())
 
         def match(self, at, state):
             return at == event and state.timestamp.batch in (0, 4)
-
-        def apply(self, event, state, logger):
-            return None
 
     assert told(make(Once())) == []
 
@@ -130,32 +95,8 @@ def test_a_fit_that_is_not_the_end_says_nothing_and_the_last_one_says_it_once():
 
 @pytest.mark.parametrize(("how", "batch"), [("pause_training", 3), ("pause_training", 4), ("stop_training", 3)])
 def test_a_training_that_ends_early_or_pauses_says_nothing(how, batch):
-    class Ending(Callback):
-        def batch_end(self, state, logger):
-            if state.timestamp.batch == batch:
-                getattr(state, how)()
-
-    assert told(make(Idle(), callbacks=[Ending()])) == []
-
-
-def test_looking_at_the_lineup_in_between_does_not_change_the_count():
-    class Looking(Callback):
-        def batch_end(self, state, logger):
-            assert made.engine.members
-
-    made = make(Idle(), callbacks=[Looking()])
-    assert told(made) == [f"Idle was asked 4 times at AFTER_LOSS and never matched{REST}"]
-
-
-def test_a_training_that_raises_says_nothing():
-    class Raising(Callback):
-        def fit_end(self, state, logger):
-            raise ZeroDivisionError
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", IdleAlgorithmWarning)
-        with make(Idle(), callbacks=[Raising()]) as made, pytest.raises(ZeroDivisionError):
-            made.fit()
+    ending = at("batch_end", lambda state: state.timestamp.batch == batch and getattr(state, how)())
+    assert told(make(Idle(), callbacks=[ending])) == []
 
 
 def test_a_resumed_training_says_nothing_since_an_earlier_attempt_may_have_had_the_match(tmp_path):
@@ -167,11 +108,11 @@ def test_a_resumed_training_says_nothing_since_an_earlier_attempt_may_have_had_t
     assert told(make(First(), load_path=tmp_path)) == []
 
 
-def test_an_instance_with_metadata_of_its_own_is_named_with_its_own_events():
-    class ByArgument(Idle):
-        metadata = AlgorithmMetadata(events=("batch_start", "after_loss", "batch_end"))
+def test_an_exception_in_may_rest_is_blamed_on_it():
+    class Failing(Idle):
+        def may_rest(self, state):
+            raise ZeroDivisionError
 
-        def __init__(self, *events):
-            self.metadata = self.metadata.replace(events=events)
-
-    assert told(make(ByArgument("epoch_end"))) == [f"ByArgument was asked 2 times at EPOCH_END and never matched{REST}"]
+    with make(Failing()) as made, pytest.raises(ZeroDivisionError) as error:
+        made.fit()
+    assert error.value.__notes__ == ["raised by may_rest of algorithm Failing at FIT_END"]

@@ -1,90 +1,47 @@
-"""Ctrl-C, threads, and the end of a trainer's life."""
+"""An interrupted trainer, and what the end of a trainer closes and frees."""
 
+import copy
 import gc
+import pickle
 import signal
 import subprocess
 import sys
-import textwrap
-import threading
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from engine_core import Callback, Logger, State
-from engine_core.callbacks.checkpoint_saver import CheckpointSaver
-from engine_core.checkpoint import resolve
-from engine_core.errors import ClosedEngineError
+from engine_core import Callback, Engine, Logger, State
+from engine_core.errors import ClosedEngineError, EngineError
+from engine_core.registry import Registry
 
-from .parts import Memory, at, batches, notes, trainer
+from .parts import Memory, at, batches, trainer
 
 PROGRAM = """
-    import os, signal, sys, torch
-    from engine_core import Callback, LoggerDestination, Trainer
+import torch
+from engine_core import Callback, Trainer
 
-    class Writes(LoggerDestination):
-        def __init__(self, path):
-            self.file = open(path, "w")
-        def log_metrics(self, metrics, step):
-            self.file.write(f"{step}\\n")
-        def close(self, state, logger):
-            self.file.write("closed\\n")
-            self.file.close()
+class Closes(Callback):
+    def before_backward(self, state, logger):
+        raise KeyboardInterrupt
 
-    class Interrupts(Callback):
-        def before_backward(self, state, logger):
-            if state.timestamp.batch == 2:
-                print("ready", flush=True)
-                while True:
-                    pass
-        def close(self, state, logger):
-            print("closed", flush=True)
+    def close(self, state, logger):
+        print("closed", flush=True)
 
-    torch.set_num_threads(1)
-    model = torch.nn.Linear(4, 3)
-    data = [(torch.randn(8, 4), torch.randint(3, (8,)))] * 9
-    trainer = Trainer(model, data, max_duration="1ep", loss_fn=torch.nn.CrossEntropyLoss(), progress_bar=False,
-                      optimizers=torch.optim.SGD(model.parameters(), lr=0.1), callbacks=Interrupts(),
-                      loggers=Writes(sys.argv[1]))
-    try:
-        {use}
-    except KeyboardInterrupt as error:
-        print("interrupted", *error.__notes__, sep="|", flush=True)
-        raise
+model, data = torch.nn.Linear(4, 3), [(torch.randn(8, 4), torch.randint(3, (8,)))]
+sgd, loss = torch.optim.SGD(model.parameters(), lr=0.1), torch.nn.CrossEntropyLoss()
+trainer = Trainer(model, data, max_duration="1ep", loss_fn=loss, optimizers=sgd, callbacks=Closes())
+trainer.fit()
 """
-USES = {
-    "in a with statement": "with trainer: trainer.fit()",
-    "left to the interpreter's exit": "trainer.fit()",
-}
 
 
-@pytest.mark.parametrize(
-    "use", ["in a with statement", pytest.param("left to the interpreter's exit", marks=pytest.mark.full)]
-)
-def test_a_second_ctrl_c_acts_at_once_and_callbacks_are_closed_once_and_logs_are_flushed(
-    use: str, tmp_path: Path
-) -> None:
-    log, script = tmp_path / "log", tmp_path / "program.py"
-    script.write_text(textwrap.dedent(PROGRAM).replace("{use}", USES[use]))
-    process = subprocess.Popen(
-        [sys.executable, str(script), str(log)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    assert process.stderr is not None
-    process.send_signal(signal.SIGINT)
-    waits = [process.stderr.readline() for _ in range(2)]
-    assert waits == ["\n", "engine-core: ending after this batch; signal again to end at once\n"]
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)  # the program's batch never ends by itself
-    interrupted = "interrupted|raised by callback Interrupts at BEFORE_BACKWARD"
-    assert sorted(out.splitlines()) == ["closed", interrupted]
-    assert "\nKeyboardInterrupt" in err
-    assert process.returncode == -signal.SIGINT
-    assert log.read_text().splitlines() == ["0", "1", "closed"]
+@pytest.mark.full
+def test_an_interrupted_trainer_that_is_left_to_the_interpreters_exit_is_closed_once() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("closed\n", -signal.SIGINT)
+    assert "\nKeyboardInterrupt" in done.stderr
+    assert "raised by callback Closes at BEFORE_BACKWARD" in done.stderr
 
 
 class Closes(Callback):
@@ -129,70 +86,6 @@ def test_an_interrupted_trainer_that_is_still_open_continues_with_the_next_batch
     assert [step for step, _ in memory.values("train/loss")] == [0, 1]
 
 
-def test_what_a_plugin_raises_arrives_with_its_name_and_the_event() -> None:
-    def fail(state: State) -> None:
-        raise ZeroDivisionError("on purpose")
-
-    with pytest.raises(ZeroDivisionError, match="on purpose") as error:
-        trainer(callbacks=at("batch_end", fail)).fit()
-    assert notes(error) == ["raised by callback At at BATCH_END"]
-
-
-def test_a_fit_in_a_thread_does_what_it_does_in_the_main_thread() -> None:
-    memory, errors = Memory(), list[BaseException]()
-
-    def work() -> None:
-        try:
-            with trainer(batches(8, 8), loggers=memory, eval_dataloader=batches(3)) as made:
-                made.fit()
-        except BaseException as error:  # noqa: BLE001  a thread's would get lost
-            errors.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert errors == []
-    assert [step for step, _ in memory.metrics] == [0, 1, 2, 2]
-
-
-def test_a_fit_in_a_thread_saves_and_leaves_signals_to_the_main_thread(tmp_path: Path) -> None:
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before, during, errors = [signal.getsignal(n) for n in numbers], list[Any](), list[BaseException]()
-
-    def work() -> None:
-        look = at("batch_start", lambda state: during.append([signal.getsignal(n) for n in numbers]))
-        try:
-            with trainer(batches(8, 8), callbacks=[CheckpointSaver(tmp_path, "1ba"), look]) as made:
-                made.fit()
-        except BaseException as error:  # noqa: BLE001  a thread's would get lost
-            errors.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert errors == []
-    assert during == [before, before]
-    assert resolve(tmp_path).name == "ep1-ba2"
-
-
-@pytest.mark.full
-def test_importing_and_training_set_no_signal_handler() -> None:
-    code = """
-        import signal
-        names = [s for s in signal.Signals if s not in (signal.SIGKILL, signal.SIGSTOP)]
-        before = {s: signal.getsignal(s) for s in names}
-        import torch
-        from engine_core import Trainer
-        model = torch.nn.Linear(2, 1)
-        data = [(torch.ones(2, 2), torch.ones(2, 1))]
-        Trainer(model, data, max_duration="1ep", loss_fn=torch.nn.MSELoss(), optimizers=torch.optim.SGD,
-                progress_bar=True).fit()
-        print([s for s in names if signal.getsignal(s) != before[s]])
-    """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
-
-
 def test_a_trainer_without_references_is_closed_at_once() -> None:
     """Without waiting for the garbage collector: no part of a trainer refers back to it."""
     closes = Closes()
@@ -226,12 +119,32 @@ def test_closing_in_mid_epoch_releases_the_loader() -> None:
     assert alive == []
 
 
-def test_nothing_keeps_the_model_of_a_closed_trainer_alive() -> None:
-    closes = Closes()
-    with trainer(callbacks=closes, eval_dataloader=batches(3)) as made:
-        made.fit()
-    weight = weakref.ref(made.state.model.weight)
-    assert isinstance(weight(), torch.Tensor)
-    del made
-    gc.collect()
-    assert weight() is None
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "profiler": {"path": "trace.json"},
+    "checkpoint_saver": {"folder": "checkpoints"},
+    "threshold_stopper": {"metric": "eval/loss", "threshold": 1.0},
+    "time_limit": {"limit": "1h"},
+    "run_files": {"folder": "run"},
+}
+OURS = ("engine-core", "engine-core-author")
+OWN = [r.name for r in Registry.scan().records if r.kind == "callbacks" and r.distribution in OURS]
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_own_callbacks_and_loggers_can_be_closed_before_any_event(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    callback = Registry.scan().load("callbacks", name)(**ARGUMENTS.get(name, {}))
+    is_logger = hasattr(callback, "log_metrics")
+    Engine(State(callbacks=[] if is_logger else [callback]), Logger([callback] if is_logger else [])).close()
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_trainer_can_not_be_copied_and_the_message_says_what_can(copied: Any) -> None:
+    with (
+        trainer() as made,
+        pytest.raises(EngineError, match=r"^Trainer can't be copied or pickled, .*state_dict\(\), .*checkpoints"),
+    ):
+        copied(made)

@@ -26,41 +26,14 @@ def by_rows(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(outputs, targets)
 
 
-def by_elements(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    return F.mse_loss(outputs, targets)
-
-
 def of_squares(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Is a mean over rows, with its own name."""
     return (outputs - F.one_hot(targets, 3)).square().mean()
 
 
-class OverTime(nn.Module):
-    """Reads (time, rows, 4) in time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = nn.GRU(4, 3)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        outputs: torch.Tensor = self.net(inputs)[0]
-        return outputs
-
-
-class WithExpanded(nn.Linear):
-    """Has a buffer that can't be written to."""
-
-    def __init__(self) -> None:
-        super().__init__(4, 3)
-        self.register_buffer("wide", torch.zeros(3).expand(2, 3))
-
-
-IN_TIME = [(torch.randn(8, 2, 4), torch.randn(8, 2, 3))]
 ADDS_NOTHING = "so parts don't add up to the batch: return engine_core.Loss"
 BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "mean of tokens": ({"loss_fn": by_tokens}, ADDS_NOTHING),
-    "an expanded buffer": ({"loss_fn": by_tokens, "model": WithExpanded}, ADDS_NOTHING),
-    "time first": ({"loss_fn": by_elements, "data": IN_TIME, "model": OverTime}, ADDS_NOTHING),
     "pairs of rows, as (8, 1) and (8,) are broadcast": (
         {"loss_fn": nn.MSELoss(), "data": [(torch.randn(8, 4), torch.randn(8))], "model": lambda: nn.Linear(4, 1)},
         ADDS_NOTHING,
@@ -70,11 +43,9 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"loss_fn": lambda o, t: F.cross_entropy(o, t, reduction="sum")},
         'say Objective(loss_fn, count="sum")',
     ),
-    "the largest": ({"loss_fn": lambda o, t: o.abs().max()}, ADDS_NOTHING),
     "over the batch": ({"loss_fn": lambda o, t: F.cross_entropy(o, t) + o.var(0).mean()}, ADDS_NOTHING),
     "a mean called a sum": ({"objective": Objective(of_squares, count="sum")}, 'say Objective(loss_fn, count="rows")'),
     "a wrong count": ({"objective": Objective(by_tokens, count="elements")}, ADDS_NOTHING),
-    "a mean for a sum": ({"loss_fn": lambda o, t: Loss(o.square().mean(), len(o))}, ADDS_NOTHING),
     "NaN in a half": ({"loss_fn": lambda o, t: (o[:, 0] * (o[:, 0] > o[:, 0].mean()) / (len(o) == 8)).mean()}, "nan"),
 }
 
@@ -98,17 +69,6 @@ def test_it_finds_what_does_not_add_up_before_the_step(name: str) -> None:
     assert all(map(torch.equal, before, run.state.model.parameters()))
 
 
-class Noise(nn.Module):
-    """Draws in eval mode too, from all generators."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = linear()
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.net(inputs) * (torch.rand(()) + random.random() + np.random.rand())  # type: ignore[no-any-return]
-
-
 class Whole(nn.Module):
     """Refuses fewer rows than a whole microbatch has."""
 
@@ -122,35 +82,29 @@ class Whole(nn.Module):
         return self.net(inputs)  # type: ignore[no-any-return]
 
 
-def same_targets() -> Any:
-    """Return a batch whose targets are the outputs, to rounding."""
-    inputs, _ = rows(8)
-    return [(inputs, linear()(inputs).detach())]
+class Noise(nn.Module):
+    """Draws in eval mode too, from all generators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = linear()
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.net(inputs) * (torch.rand(()) + random.random() + np.random.rand())  # type: ignore[no-any-return]
 
 
-def in_double() -> Any:
-    return linear().double()
-
-
-IN_DOUBLE = [(rows(8)[0].double(), rows(8)[1])]
 KEPT: dict[str, dict[str, Any]] = {
-    "dropout": {"model": lambda: net(0.5)},
-    "BatchNorm": {"model": net},
+    "dropout and BatchNorm": {"model": lambda: net(0.5)},
     "random outputs": {"model": Noise},
-    "a mean of rows": {},
     "a sum": {"objective": Objective(lambda o, t: F.cross_entropy(o, t, reduction="sum"), count="sum")},
     "tokens that are counted": {"objective": Objective(by_tokens, count=lambda _, t: (t != 1).sum())},
     "a Loss": {"loss_fn": lambda o, t: Loss(by_tokens(o, t) * (t != 1).sum(), (t != 1).sum())},
     "parts": {"loss_fn": lambda o, t: {"ce": F.cross_entropy(o, t), "l2": o.square().mean()}},
     "and weights": {"loss_fn": lambda o, t: (F.cross_entropy(o, t), 0 * o.sum() + 1)},
-    "nearly nothing": {"loss_fn": by_elements, "data": same_targets()},
-    "terms that cancel": {"loss_fn": lambda o, t: (o - o.mean(1, keepdim=True)).mean()},
-    "nothing": {"loss_fn": lambda o, t: 0 * o.mean()},
     "a loss in float64": {"loss_fn": lambda o, t: F.cross_entropy(o.double(), t)},
-    "all in float64": {"model": in_double, "data": IN_DOUBLE, "loss_fn": by_rows},
     "amp_bf16": {"precision": "amp_bf16"},
-    "one row": {"data": batches(1), "microbatch_size": 1, "loss_fn": by_tokens},
     "a model of eight rows": {"model": Whole, "data": batches(16), "microbatch_size": 8, "loss_fn": of_squares},
+    "one row": {"data": batches(1), "microbatch_size": 1, "loss_fn": by_tokens},
     "NaN": {"loss_fn": lambda o, t: o.mean() * float("nan")},
     "switched off": {"objective": Objective(by_tokens, check=False)},
 }
@@ -160,9 +114,9 @@ KEPT: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", KEPT)
 def test_it_is_silent_in_training_and_in_evaluations(name: str) -> None:
     settings = {"loss_fn": by_rows, "data": batches(8), **KEPT[name]}
-    run = made(**settings, eval_dataloader=settings["data"] * 2, max_duration="10ep")
+    run = made(**settings, eval_dataloader=settings["data"] * 2, max_duration="2ep")
     run.fit()
-    assert run._session.measured == (0 if name in ("switched off", "one row") else 10)
+    assert run._session.measured == (0 if name in ("switched off", "one row") else 2)
 
 
 def test_a_compiled_model_is_not_compiled_again_for_a_few_rows() -> None:
@@ -236,10 +190,10 @@ def test_it_is_measured_at_the_first_and_then_ever_more_rarely_batches_of_severa
                 at.append(run.state.timestamp.batch)
             return super().loss(model, outputs, batch)
 
-    run = made(batches(4, 8), objective=Notes(F.cross_entropy), max_duration="2001ba", microbatch_size=4)
+    run = made(batches(4, 8), objective=Notes(F.cross_entropy), max_duration="201ba", microbatch_size=4)
     run.fit()
-    assert sorted({*at}) == [1, 19, 199, 1999]
-    assert len(at) == 4 * 3
+    assert sorted({*at}) == [1, 19, 199]
+    assert len(at) == 3 * 3
 
 
 def test_an_evaluation_warns_once_for_each_loader_at_its_second_batch_and_marks_the_result() -> None:

@@ -2,16 +2,31 @@
 
 import json
 import re
+import shutil
+import sys
+from importlib import metadata
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import nn
 
 import engine_core
+from engine_core import Trainer
+from engine_core.checkpoint import match_names, with_average
 from engine_core.errors import ArgumentError, ArgumentTypeError, CheckpointError, EngineError, PluginError
+from engine_core.run.load import Source
 
 from .leaving import CONFIG, cli, of_file, read, train, weights
 
 __all__ = ["cli", "train"]
+AVERAGED = CONFIG + "algorithms: [average]"
+WIDENED = CONFIG + "algorithms: [widen]"
+
+
+def net():
+    return torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Dropout())
 
 
 def test_the_weights_come_back_in_eval_mode_with_surgery_done_again(train, tmp_path):
@@ -42,64 +57,66 @@ def test_without_trust_nothing_that_the_folder_names_is_imported(train, tmp_path
     (tmp_path / "out" / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(EngineError, match=r"'antigravity_of_a_stranger:net' and more would be imported .* trust=True"):
         engine_core.load_model("out")
-    assert engine_core.load_model("out", lambda: torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Dropout()))
+    assert engine_core.load_model("out", net)
 
 
-@pytest.mark.parametrize(
-    ("change", "raised", "problem"),
-    [
-        (
-            {"distribution": "gone-plugin", "registered": "gone"},
-            PluginError,
-            "gone of gone-plugin 1.2 changed the model",
-        ),
-        ({"registered": "average"}, CheckpointError, "calls 'average' surgery"),
-        ({"settings": {"depth": 3}}, CheckpointError, "widen can't be made as in the saved run"),
-        ({"settings": {"width": 7}}, CheckpointError, "the weights are another model's"),
-        ({"settings": 3}, CheckpointError, "has .* for surgery"),
-        ({"distribution": None}, EngineError, "is not an installed algorithm: load it with trust=True"),
-    ],
-)
-def test_a_manifest_that_can_not_be_followed_is_refused(train, tmp_path, change, raised, problem):
-    train(config=CONFIG + "algorithms: [widen]")
-    file = tmp_path / "out" / "manifest.json"
-    manifest = read(file)
-    manifest["surgery"][0] |= change
-    file.write_text(json.dumps(manifest))
-    with pytest.raises(raised, match=problem):
-        engine_core.load_model("out", lambda: torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Dropout()))
+NOT_FOLLOWED = [
+    ({"distribution": "gone-plugin", "registered": "gone"}, PluginError, "gone of gone-plugin 1.2 changed the model"),
+    ({"registered": "average"}, CheckpointError, "calls 'average' surgery"),
+    ({"settings": {"depth": 3}}, CheckpointError, "widen can't be made as in the saved run"),
+    ({"settings": {"width": 7}}, CheckpointError, "the weights are another model's"),
+    ({"settings": 3}, CheckpointError, "has .* for surgery"),
+    ({"omitted": None}, CheckpointError, "has .* for surgery"),
+    ({"distribution": None}, EngineError, "is not an installed algorithm: load it with trust=True"),
+    (
+        {"distribution": "engine-core", "version": metadata.version("engine-core")},
+        CheckpointError,
+        "'widen' is of left-plugin, and the manifest says 'engine-core'",
+    ),
+]
 
 
-@pytest.mark.parametrize("knows_model", [True, False], ids=["a model", "the config"])
-def test_a_disabled_algorithm_that_changed_the_model_is_a_plugin_error(train, monkeypatch, knows_model):
-    train(config=CONFIG + "algorithms: [widen]")
+def test_a_manifest_that_can_not_be_followed_is_refused(train, tmp_path):
+    train(config=WIDENED)
+    manifest = read(tmp_path / "out" / "manifest.json")
+    for change, raised, problem in NOT_FOLLOWED:
+        changed = {**manifest, "surgery": [manifest["surgery"][0] | change]}
+        (tmp_path / "out" / "manifest.json").write_text(json.dumps(changed))
+        with pytest.raises(raised, match=problem):
+            engine_core.load_model("out", net)
+    for text in ("[1]", "nix", "null", "{}"):
+        (tmp_path / "out" / "manifest.json").write_text(text)
+        with pytest.raises(CheckpointError, match="manifest"):
+            engine_core.load_model("out", net)
+
+
+def test_a_disabled_algorithm_that_changed_the_model_is_a_plugin_error(train, monkeypatch):
+    train(config=WIDENED)
     monkeypatch.setenv("ENGINE_CORE_DISABLE_PLUGINS", "widen")
-    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Dropout()) if knows_model else None
-    with pytest.raises(PluginError, match=r"widen.* is disabled: listed in ENGINE_CORE_DISABLE_PLUGINS"):
-        engine_core.load_model("out", model, trust=not knows_model)
+    for model in (net(), None):
+        with pytest.raises(PluginError, match=r"widen.* is disabled: listed in ENGINE_CORE_DISABLE_PLUGINS"):
+            engine_core.load_model("out", model, trust=model is None)
 
 
 def test_another_version_of_what_changed_the_model_warns(train, tmp_path):
-    train(config=CONFIG + "algorithms: [widen]")
+    train(config=WIDENED)
     file = tmp_path / "out" / "manifest.json"
     file.write_text(file.read_text().replace('"version": "1.2"', '"version": "1.1"'))
     with pytest.warns(engine_core.errors.CheckpointWarning, match=r"widen of left-plugin 1.1 .*; 1.2 is installed"):
         engine_core.load_model("out", trust=True)
 
 
-@pytest.mark.parametrize(
-    ("path", "given", "raised", "problem"),
-    [
+def test_what_can_not_be_loaded_is_refused(train):
+    train()
+    refused = [
         ("nowhere", {}, CheckpointError, "there is no checkpoint at 'nowhere'"),
         ("out", {"weights": "averaged"}, ArgumentError, "weights='averaged' has to be 'evaluated' or 'trained'"),
         ("out", {"model": 3}, ArgumentTypeError, "model has to be a module, or what makes one, not 3"),
         ("out", {"model": lambda: torch.nn.Linear(2, 2)}, CheckpointError, "the weights are another model's"),
-    ],
-)
-def test_what_can_not_be_loaded_is_refused(train, path, given, raised, problem):
-    train()
-    with pytest.raises(raised, match=re.escape(problem)):
-        engine_core.load_model(path, **given)
+    ]
+    for path, given, raised, problem in refused:
+        with pytest.raises(raised, match=re.escape(problem)):
+            engine_core.load_model(path, **given)
 
 
 @pytest.mark.parametrize("start", [0, 100])
@@ -127,7 +144,7 @@ def test_the_average_is_saved_beside_the_weights_once_there_is_one(train, tmp_pa
 
 
 def test_export_and_show_say_and_give_which_weights_were_evaluated(cli, train, tmp_path):
-    train(config=CONFIG + "algorithms: [average]")
+    train(config=AVERAGED)
     assert cli("checkpoint", "export", "out/checkpoints", "evaluated.safetensors").exit_code == 0
     assert cli("checkpoint", "export", "out", "trained.safetensors", "--weights", "trained").exit_code == 0
     assert of_file("evaluated.safetensors") == of_file("out/model-average.safetensors")
@@ -159,17 +176,201 @@ def test_an_evaluation_afterwards_gives_the_results_of_the_run(cli, train, tmp_p
     assert sorted(path.name for path in tmp_path.rglob("*") if "__pycache__" not in str(path)) == files
 
 
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
+def test_an_evaluation_that_can_not_be_is_refused(cli, train):
+    train()
+    refused = [
         (["out"], "give either --trust, to run what the run's own config names, or --config FILE"),
         (["out", "--trust", "--config", "run.yaml"], "give either --trust"),
         (["out", "--trust", "--data", "tests"], "no evaluation loader 'tests'; did you mean 'test'?"),
         (["nowhere", "--trust"], "there is no checkpoint at 'nowhere'"),
+    ]
+    for arguments, problem in refused:
+        done = cli("eval", *arguments)
+        assert (done.exit_code, problem in done.output) == (2, True), done.output
+
+
+__all__ = ["cli", "train"]
+GATE = """
+    import torch
+    from engine_core import Algorithm, AlgorithmMetadata
+
+    class Gate(Algorithm):
+        metadata = AlgorithmMetadata(events=("init",), writes=("model",), tags=("surgery",))
+
+        def __init__(self, activation=torch.tanh):
+            self.activation = activation
+
+        def match(self, event, state):
+            return True
+
+        def apply(self, event, state, logger):
+            state.model.activation = self.activation
+"""
+OWN = """
+import torch
+
+class Extra(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.steps = torch.nn.Linear(4, 3), 0
+
+    def forward(self, x):
+        self.steps += self.training
+        return self.inner(x)
+
+    def get_extra_state(self):
+        return {"steps": self.steps}
+
+    def set_extra_state(self, state):
+        self.steps = state["steps"]
+
+def lazy():
+    return torch.nn.Sequential(torch.nn.LazyLinear(3))
+"""
+
+
+def compiled():
+    return torch.compile(net(), backend="eager")
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """Return the text of a config, and let its module be beside that file alone."""
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place not in ("", str(tmp_path))])
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    (tmp_path / "mine.py").write_text(OWN)
+    yield CONFIG.replace("left:net", "mine:Extra")
+    sys.modules.pop("mine", None)
+
+
+def with_header(file, **changes):
+    with safe_open(file, framework="pt") as opened:
+        about = {**opened.metadata(), **changes}
+    save_file(load_file(file), file, about)
+
+
+def test_an_argument_that_json_can_not_hold_is_not_left_out(cli, install, tmp_path):
+    install("gate-plugin", {"algorithms": {"gate": "gate:Gate"}}, {"gate": GATE})
+    import gate  # noqa: PLC0415
+
+    given = {"max_duration": "1ep", "optimizers": lambda p: torch.optim.SGD(p, lr=0.1), "loss_fn": nn.MSELoss()}
+    savers = [("checkpoint_saver", {"folder": tmp_path / "saved"})]
+    data = [(torch.ones(4, 4), torch.ones(4, 3))]
+    with Trainer(net(), data, algorithms=[gate.Gate(torch.square)], callbacks=savers, **given) as trainer:
+        trainer.fit()
+    with pytest.raises(CheckpointError, match=r"gate, .* has a value of activation that a manifest .*trust=True"):
+        engine_core.load_model(tmp_path / "saved", net)
+
+
+@pytest.mark.parametrize(
+    ("own", "given"),
+    [
+        ("_orig_mod.0.weight 0._orig_mod.bias", "0.weight 0.bias"),
+        ("module.weight bn.bias", "_orig_mod.module.weight _orig_mod.bn.bias"),
+        ("_orig_mod.module.weight _orig_mod.module.bias", "module.weight module.bias"),
+        ("module.module.weight module.bn.bias", "module.weight bn.bias"),
+        ("weight bias", "module._orig_mod.weight module._orig_mod.bias"),
+        ("module.module.w module.w", "module.w w"),
     ],
 )
-def test_an_evaluation_that_can_not_be_is_refused(cli, train, arguments, problem):
+def test_names_of_weights_match_whichever_of_the_models_is_wrapped(own, given):
+    pairs = dict(zip(own.split(), given.split(), strict=True))
+    assert match_names(pairs, pairs.values()) == pairs
+    assert match_names(pairs.values(), pairs) == {theirs: name for name, theirs in pairs.items()}
+
+
+def test_a_part_of_an_average_that_has_no_place_is_not_lost():
+    one = torch.ones(1)
+    assert with_average({"module.w": one, "n": one}, {"module.w": 2 * one}) == {"module.w": 2 * one, "n": one}
+    with pytest.raises(CheckpointError, match="the average has 'v', which is not a weight of the model"):
+        with_average({"w": one}, {"w": one, "v": one})
+
+
+def test_a_compiled_model_takes_plain_weights_and_gives_them(train, tmp_path):
+    train(config=AVERAGED)
+    average = of_file(tmp_path / "out" / "model-average.safetensors")
+    loaded = engine_core.load_model("out", compiled)
+    assert weights(loaded) == {f"_orig_mod.{name}": value for name, value in average.items()}
+    file = tmp_path / "out" / "model-average.safetensors"
+    with safe_open(file, framework="pt") as opened:
+        about = opened.metadata()
+    save_file({f"_orig_mod.{name}": value for name, value in load_file(file).items()}, file, about)
+    assert weights(engine_core.load_model("out", net)) == average
+
+
+def test_an_average_belongs_to_the_weights_beside_it(train, tmp_path):
+    train(config=AVERAGED)
+    file = tmp_path / "out" / "model-average.safetensors"
+    for path in ("model.safetensors", "model-average.safetensors"):
+        assert weights(engine_core.load_model(f"out/{path}", net)) == of_file(file)
+    with_header(file, batch="7")
+    with pytest.raises(CheckpointError, match=r"does not belong to the model.safetensors beside it"):
+        engine_core.load_model("out", net)
+    file.unlink()
+    with pytest.raises(CheckpointError, match=r"the average that was evaluated, is missing: .*weights='trained'"):
+        engine_core.load_model("out", net)
+    assert weights(engine_core.load_model("out", net, weights="trained")) == of_file("out/model.safetensors")
+
+
+def test_a_header_with_a_bad_number_is_refused(train, tmp_path):
     train()
-    done = cli("eval", *arguments)
-    assert done.exit_code == 2
-    assert problem in done.output
+    for number in ("9" * 6000, "²", "", "-1"):
+        with_header(tmp_path / "out" / "model.safetensors", batch=number)
+        with pytest.raises(CheckpointError, match="does not say its batch"):
+            engine_core.load_model("out", net)
+
+
+def test_what_a_folder_says_does_not_reach_the_terminal(cli, train, tmp_path):
+    train(config=AVERAGED)
+    for name in ("model.safetensors", "model-average.safetensors"):
+        with_header(tmp_path / "out" / name, algorithm="\x1b[31mred")
+    assert r"\x1b[31mred, after 8 batches" in cli("eval", "out", "--config", "run.yaml", config=AVERAGED).output
+
+
+def test_a_model_with_extra_state_comes_back_whole(cli, train, own, tmp_path):
+    assert train(config=own).exit_code == 0
+    for path in ("out", "out/checkpoints", "out/checkpoints/ep2-ba8"):
+        assert engine_core.load_model(path, trust=True).steps == 8
+    assert cli("eval", "out", "--trust", config=own).exit_code == 0
+    shutil.rmtree(tmp_path / "out" / "checkpoints")
+    with pytest.raises(CheckpointError, match=r"extra state.* 'out.checkpoints' has none of batch 8: give the path of"):
+        engine_core.load_model("out", trust=True)
+
+
+def test_a_lazy_model_takes_the_shapes_of_the_weights(train, own):
+    assert train(config=own.replace("mine:Extra", "mine:lazy")).exit_code == 0
+    loaded = engine_core.load_model("out", trust=True)
+    assert weights(loaded) == of_file("out/model.safetensors")
+    assert loaded(torch.ones(1, 4)).shape == (1, 3)
+
+
+def test_modules_are_found_beside_the_config_from_another_folder(train, own, tmp_path, monkeypatch):
+    assert train(config=own).exit_code == 0
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    (tmp_path / "out" / "model.safetensors").unlink()  # as after a crash
+    for path in ("out", "out/checkpoints", "out/checkpoints/latest"):
+        sys.modules.pop("mine", None)
+        monkeypatch.setattr(sys, "path", [place for place in sys.path if place != str(tmp_path)])
+        before = list(sys.path)
+        assert engine_core.load_model(tmp_path / path, trust=True).steps == 8
+        assert sys.path == before
+    (tmp_path / "mine.py").unlink()
+    sys.modules.pop("mine")
+    with pytest.raises(
+        EngineError, match=rf"no module 'mine'.*; looked for where Python looks, and in .*{tmp_path.name}"
+    ):
+        engine_core.load_model(tmp_path / "out", trust=True)
+
+
+def test_nothing_is_imported_from_the_runs_folder(train, own, tmp_path, monkeypatch):
+    train(config=own)
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place != str(tmp_path)])
+    sys.modules.pop("mine")
+    (tmp_path / "mine.py").rename(tmp_path / "out" / "mine.py")
+    file = tmp_path / "out" / "manifest.json"
+    file.write_text(json.dumps({**read(file), "import_from": [str(tmp_path / "out"), "relative", 3]}))
+    with pytest.raises(EngineError, match="no module 'mine'"):
+        engine_core.load_model("out", trust=True)
+    source = Source(tmp_path / "out/checkpoints/ep2-ba8", {"import_from": [str(tmp_path / "out"), str(tmp_path)]})
+    assert source.import_from() == [str(tmp_path)]

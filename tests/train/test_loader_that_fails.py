@@ -1,16 +1,18 @@
-"""A train loader that raises in mid-epoch: the place is reported, the run saved, and the same batch asked for again."""
+"""A train loader that raises, maybe after it drew: the run is saved, and the same batch is asked for again."""
 
 import os
+import random
 import shutil
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.errors import CheckpointWarning
@@ -24,15 +26,15 @@ SIGNAL = "may die"  # the file that a dying worker waits for: a test chooses whe
 class Faulty(Dataset[Any]):
     """Rows, of which one raises while a file is there, or ends the process when a second file is there too."""
 
-    def __init__(self, marker: Path, row: int, *, dies: bool = False) -> None:
+    def __init__(self, marker: Path, *, dies: bool = False) -> None:
         self.inputs, self.targets = rows(ROWS)
-        self.marker, self.row, self.dies = marker, row, dies
+        self.marker, self.dies = marker, dies
 
     def __len__(self) -> int:
         return ROWS
 
     def __getitem__(self, index: int) -> Any:
-        if index == self.row and self.marker.exists():
+        if index == 7 and self.marker.exists():
             if self.dies:
                 wait_for(self.marker.with_name(SIGNAL))
                 os._exit(3)
@@ -48,15 +50,14 @@ def wait_for(path: Path) -> None:
     time.sleep(0.3)
 
 
-def run(folder: Path, row: int = 7, workers: int = 0, loggers: Any = (), **settings: Any) -> Any:
-    data = Faulty(folder / "faulty", row, dies=settings.pop("dies", False))
+def run(folder: Path, workers: int = 0, **settings: Any) -> Any:
+    data = Faulty(folder / "faulty", dies=settings.pop("dies", False))
     return trainer(
         DataLoader(data, batch_size=4, shuffle=True, num_workers=workers),
         net(dropout=0.2),
         max_duration="2ep",
         seed=3,
         callbacks=[CheckpointSaver(folder / "saved", "100ba"), *settings.pop("callbacks", ())],
-        loggers=loggers,
         **settings,
     )
 
@@ -73,19 +74,16 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return learned(made), memory.metrics
 
 
-@pytest.mark.parametrize(("row", "workers"), [(7, 0), (1, 0), (7, 2)])
-def test_no_batch_is_lost_and_the_run_continues_when_the_row_can_be_read(
-    row: int, workers: int, whole: Any, tmp_path: Path
-) -> None:
+def test_no_batch_of_workers_is_lost_and_the_run_continues_when_the_row_can_be_read(whole: Any, tmp_path: Path) -> None:
     (tmp_path / "faulty").touch()
     first, second = Memory(), Memory()
-    with run(tmp_path, row, workers, first) as made, pytest.raises(OSError, match=f"row {row} can't be read") as error:
+    with run(tmp_path, 2, loggers=first) as made, pytest.raises(OSError, match="row 7 can't be read") as error:
         made.fit()
     at_fault = made.state.timestamp
     assert notes(error) == [f"the train_dataloader failed at batch {at_fault.batch} of epoch 0"]
     assert [path.name for path in (tmp_path / "saved").glob("ep*")] == [f"ep0-ba{at_fault.batch}"]
     (tmp_path / "faulty").unlink()
-    with run(tmp_path, row, workers, second, autoresume=True) as made:
+    with run(tmp_path, 2, loggers=second, autoresume=True) as made:
         made.fit()
     assert same(learned(made), whole[0])
     assert first.metrics + second.metrics == whole[1]
@@ -121,34 +119,6 @@ def test_a_worker_that_dies_loses_no_batch(
     assert same(learned(made)[0], whole[0][0])
 
 
-def test_the_same_trainer_continues_after_the_row(tmp_path: Path) -> None:
-    (tmp_path / "faulty").touch()
-    with run(tmp_path) as made:
-        with pytest.raises(OSError, match="row 7"):
-            made.fit()
-        (tmp_path / "faulty").unlink()
-        made.fit()
-    assert made.state.timestamp.batch == 11
-    assert not made.state.loop.pause_requested
-
-
-def test_before_the_first_batch_there_is_nothing_to_save(tmp_path: Path) -> None:
-    def broken() -> Iterator[Any]:
-        raise ValueError("no such file")
-        yield
-
-    class Broken(list[Any]):
-        __iter__ = staticmethod(broken)
-
-    with (
-        trainer(Broken(batches(8)), callbacks=CheckpointSaver(tmp_path)) as made,
-        pytest.raises(ValueError, match="no such") as error,
-    ):
-        made.fit()
-    assert "the train_dataloader failed at batch 0 of epoch 0" in notes(error)
-    assert not list(tmp_path.glob("ep*"))
-
-
 def test_a_save_that_fails_then_is_a_note_on_the_loader_s_error() -> None:
     def fail(state: Any) -> None:
         raise LookupError("a saver's")
@@ -179,7 +149,7 @@ def test_a_loader_that_cannot_start_loses_no_epoch(whole: Any, tmp_path: Path) -
             return iterator
 
     def made(*, begins: bool) -> Any:
-        loader = Late(Faulty(tmp_path / "faulty", 7), batch_size=4, shuffle=True)
+        loader = Late(Faulty(tmp_path / "faulty"), batch_size=4, shuffle=True)
         breaks = at("epoch_end", lambda state: setattr(loader, "begins", begins))
         callbacks = [CheckpointSaver(tmp_path / f"saved {begins}", "100ba"), breaks]
         return trainer(loader, net(dropout=0.2), max_duration="2ep", seed=3, callbacks=callbacks, autoresume=True)
@@ -199,30 +169,131 @@ def test_a_loader_that_cannot_start_loses_no_epoch(whole: Any, tmp_path: Path) -
     assert same(learned(resumed)[0], learned(uninterrupted)[0])
 
 
-class Positioned(list[Any]):
-    """A loader with its own state, which skips what it could not give."""
+class Drawing(Dataset[Any]):
+    """Rows with noise from some generator, of which one fails once it has drawn, while a file is there."""
 
-    at = 0
+    def __init__(self, marker: Path, draw: Callable[[Any], float], row: int = 7) -> None:
+        self.inputs, self.targets = rows(22)
+        self.marker, self.draw, self.row = marker, draw, row
+        self.own = np.random.default_rng(3)
+
+    def __len__(self) -> int:
+        return 22
+
+    def __getitem__(self, index: int) -> Any:
+        noise = self.draw(self)
+        if index == self.row and self.marker.exists():
+            raise OSError(f"row {index} can't be read")
+        return self.inputs[index] + noise, self.targets[index]
+
+
+class InTurn(Sampler[int]):
+    """A sampler of one's own, so that the batches of a resumed run are read again."""
+
+    def __iter__(self) -> Iterator[int]:
+        yield from torch.randperm(22).tolist()
+
+    def __len__(self) -> int:
+        return 22
+
+
+class Stream(IterableDataset[Any]):
+    def __init__(self, data: Drawing) -> None:
+        self.data = data
 
     def __iter__(self) -> Iterator[Any]:
-        while self.at < len(self):
-            self.at += 1
-            if self[self.at - 1] is None:
-                raise OSError("not this one")
-            yield self[self.at - 1]
-
-    def state_dict(self) -> dict[str, int]:
-        return {"at": self.at}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.at = state["at"]
+        return (self.data[index] for index in range(22))
 
 
-def test_a_loader_with_its_own_state_knows_where_to_continue(tmp_path: Path) -> None:
-    data = batches(8, 7, 6)
-    made = trainer(Positioned([data[0], None, data[2]]), callbacks=CheckpointSaver(tmp_path))
-    with made, pytest.raises(OSError, match="not this one") as error:
+DRAWS: dict[str, Callable[[Any], float]] = {
+    "torch": lambda data: torch.rand(1).item(),
+    "python": lambda data: random.random(),
+    "numpy": lambda data: float(np.random.rand()),
+    "its own": lambda data: float(data.own.random()),
+}
+LOADERS: dict[str, Callable[[Any], Any]] = {
+    "shuffled": lambda data: DataLoader(data, batch_size=4, shuffle=True),
+    "with a generator": lambda data: DataLoader(
+        data, batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(1)
+    ),
+    "with a sampler": lambda data: DataLoader(data, batch_size=4, sampler=InTurn()),
+    "a stream": lambda data: DataLoader(Stream(data), batch_size=4),
+}
+
+
+def drawn(folder: Path, data: Any, loader: str, loggers: Any = (), callbacks: Any = (), **settings: Any) -> Any:
+    return trainer(
+        LOADERS[loader](data),
+        net(dropout=0.2),
+        max_duration="2ep",
+        seed=3,
+        callbacks=[*callbacks, CheckpointSaver(folder / "saved", "100ba")],
+        loggers=loggers,
+        **settings,
+    )
+
+
+def left(made: Any) -> Any:
+    return dict(made.state.model.state_dict()), torch.get_rng_state(), list(random.getstate()[1])
+
+
+@pytest.mark.filterwarnings("ignore:.*can't be resumed exactly")
+@pytest.mark.parametrize(
+    ("row", "draw", "loader"),
+    [*((7, draw, "shuffled") for draw in DRAWS), *((1, "numpy", loader) for loader in LOADERS)],
+)
+def test_the_batch_that_failed_is_drawn_again_as_it_would_have_been(
+    row: int, draw: str, loader: str, tmp_path: Path
+) -> None:
+    marker, whole, first, second = tmp_path / "faulty", Memory(), Memory(), Memory()
+    # What callbacks draw before a batch is drawn again too. A sampler that draws its order late would draw after it.
+    draws = [at("before_dataloader", lambda state: torch.rand(3))] if loader != "with a sampler" else []
+    with drawn(tmp_path / "whole", Drawing(marker, DRAWS[draw], row), loader, whole, draws) as uninterrupted:
+        uninterrupted.fit()
+    expected = left(uninterrupted)
+    marker.touch()
+    made = drawn(tmp_path, Drawing(marker, DRAWS[draw], row), loader, first, draws)
+    with made, pytest.raises(OSError, match=f"row {row}"):
         made.fit()
-    assert notes(error) == [
-        "the train_dataloader failed at batch 1 of epoch 0; a resumed run continues where its state_dict says"
-    ]
+    marker.unlink()
+    made = drawn(tmp_path, Drawing(marker, DRAWS[draw], row), loader, second, draws, autoresume=True)
+    with made:
+        made.fit()
+    assert same(left(made), expected)
+    assert first.metrics + second.metrics == whole.metrics
+
+
+@pytest.mark.filterwarnings("ignore:.*can't be resumed exactly")
+@pytest.mark.parametrize("loader", ["with a sampler", "a stream"])
+def test_an_error_while_batches_are_read_again_is_the_datasets(loader: str, tmp_path: Path) -> None:
+    marker = tmp_path / "faulty"
+    data = Drawing(marker, DRAWS["torch"])
+    with drawn(tmp_path, data, loader) as made:
+        made.fit("5ba")
+    marker.touch()
+    with pytest.raises(OSError, match="row 7 can't be read") as error:
+        drawn(tmp_path, data, loader, autoresume=True)
+    assert notes(error) == ["raised when the resumed run read the epoch again, up to batch 5 of epoch 0"]
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata 0.11 calls it, with torch 2.13
+def test_so_is_one_of_a_stateful_loader(tmp_path: Path) -> None:
+    stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
+
+    data = Drawing(tmp_path / "faulty", DRAWS["torch"])
+    assert_its_own(stateful(Stream(data), batch_size=4), "row 7 can't be read", tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:.*can't be resumed exactly")
+def test_so_is_one_of_a_worker(tmp_path: Path) -> None:
+    loader = DataLoader(Drawing(tmp_path / "faulty", DRAWS["torch"]), batch_size=4, sampler=InTurn(), num_workers=1)
+    assert_its_own(loader, "Caught OSError in DataLoader worker process 0", tmp_path)
+
+
+def assert_its_own(loader: Any, message: str, folder: Path) -> None:
+    saver = ("checkpoint_saver", {"folder": folder / "saved", "interval": "100ba"})
+    with trainer(loader, net(), seed=3, callbacks=[saver]) as made:
+        made.fit("5ba")
+    (folder / "faulty").touch()
+    with pytest.raises(OSError, match=message):
+        trainer(loader, net(), seed=3, callbacks=[saver], autoresume=True)

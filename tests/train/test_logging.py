@@ -1,32 +1,26 @@
-"""What is logged, under which step, to which destinations and in which order."""
+"""What is logged, under which step, to which destinations in which order, and a run whose logger fails."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.nn import functional as F
-from torch.optim.lr_scheduler import StepLR
 
-from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, LoggerDestination, State, Traces
+from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, LoggerDestination, State, Traces, Trainer
+from engine_core.callbacks.checkpoint_saver import CheckpointSaver
+from engine_core.checkpoint.store import has_checkpoint
+from engine_core.errors import DestinationWarning
 
-from .parts import Memory, batches, net, steps_by_hand, trainer
+from .parts import Memory, batches, linear, net, same, steps_by_hand, trainer
 
 
 def test_the_loss_of_batch_i_has_step_i() -> None:
     memory = Memory()
     trainer(batches(8, 5, 8), loggers=memory).fit()
     assert memory.values("train/loss") == [(i, loss.item()) for i, (*_, loss) in enumerate(steps_by_hand(8, 5, 8))]
-
-
-def test_the_rate_is_the_one_that_the_step_used() -> None:
-    memory = Memory()
-
-    def halve(optimizer: torch.optim.Optimizer) -> StepLR:
-        return StepLR(optimizer, 1, gamma=0.5)
-
-    trainer(batches(8, 8, 8), schedulers=(halve, "1ba"), loggers=memory).fit()
-    assert memory.values("train/lr/0") == [(0, 0.1), (1, 0.05), (2, 0.025)]
 
 
 @pytest.mark.filterwarnings("ignore::engine_core.errors.UntrainedParametersWarning")
@@ -39,21 +33,6 @@ def test_groups_of_parameters_are_named_or_numbered() -> None:
     trainer(batches(8), model, optimizers=torch.optim.SGD(groups, lr=0.1), loggers=memory).fit()
     (_, metrics), _ = memory.metrics
     assert {k: v for k, v in metrics.items() if k != "train/loss"} == {"train/lr/body": 0.1, "train/lr/1": 0.3}
-
-
-def test_destinations_are_called_in_order() -> None:
-    heard: list[str] = []
-
-    class Ordered(LoggerDestination):
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-        def log_metrics(self, metrics: Mapping[str, Any], step: int) -> None:
-            heard.append(f"{self.name} {step} {min(metrics)}")
-
-    trainer(batches(8), eval_dataloader=batches(3), loggers=[Ordered("a"), Ordered("b")]).fit()
-    said = ["0 train/loss", "1 train/loss_epoch", "1 eval/loss"]
-    assert heard == [f"{name} {line}" for line in said for name in "ab"]
 
 
 def test_settings_are_logged_once_after_init() -> None:
@@ -70,18 +49,8 @@ def test_settings_are_logged_once_after_init() -> None:
     memory = Settings()
     trainer(seed=3, run_name="mine", microbatch_size=4, loggers=memory)
     assert heard == ["init", "hyperparameters"]
-    assert memory.hyperparameters == [
-        {
-            "run_name": "mine",
-            "seed": 3,
-            "max_duration": "1ep",
-            "precision": "fp32",
-            "device": "cpu",
-            "microbatch_size": 4,
-            "grad_clip_norm": None,
-            "algorithms": [],
-        }
-    ]
+    given = {"run_name": "mine", "seed": 3, "max_duration": "1ep", "precision": "fp32", "device": "cpu"}
+    assert memory.hyperparameters == [{**given, "microbatch_size": 4, "grad_clip_norm": None, "algorithms": []}]
 
 
 def test_traces_of_algorithms_that_ran_are_logged() -> None:
@@ -124,15 +93,6 @@ def test_without_destinations_no_part_of_the_loss_is_read() -> None:
     assert reads == ["read"] * 2
 
 
-def test_a_destination_that_joins_later_hears_from_then_on() -> None:
-    memory = Memory()
-    made = trainer(batches(8, 8), max_duration="2ep")
-    made.fit("1ep")
-    made.logger.destinations.append(memory)
-    made.fit()
-    assert [step for step, _ in memory.values("train/loss")] == [2, 3]
-
-
 def test_a_destination_hears_events_after_the_callbacks() -> None:
     heard: list[str] = []
 
@@ -147,7 +107,97 @@ def test_a_destination_hears_events_after_the_callbacks() -> None:
     assert heard == ["Watches", "Hears"]
 
 
-@pytest.mark.parametrize("name", [None, "mine"])
-def test_a_run_has_a_name(name: str | None) -> None:
-    names = {trainer(run_name=name).state.run_name for _ in range(2)}
-    assert names == {"mine"} if name else len(names) == 2
+class Fails(LoggerDestination):
+    """Raises in everything from batch 2 on."""
+
+    closed = 0
+
+    def log_metrics(self, metrics: Mapping[str, Any], step: int) -> None:
+        if step >= 2:
+            raise ConnectionError(f"no route at {step}")
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        self.log_metrics({}, state.timestamp.batch)
+
+    def close(self, state: State, logger: Logger) -> None:
+        self.closed += 1
+
+
+def trained(*loggers: LoggerDestination) -> Trainer:
+    with trainer(batches(8, 5, 8, 8, 8, 8), linear(), eval_dataloader=batches(4), loggers=loggers) as made:
+        made.fit()
+    return made
+
+
+def test_the_rank_whose_destination_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"is_initialized": True, "get_rank": 1, "get_world_size": 2}.items():
+        monkeypatch.setattr(dist, name, lambda value=value: value)
+    with pytest.warns(DestinationWarning, match=r"^logger destination Fails failed in log_metrics.*\(rank 1\)$"):
+        Logger([Fails()]).log_metrics({"loss": 0.0}, 2)
+
+
+def test_training_is_that_of_a_run_without_it(recwarn: pytest.WarningsRecorder) -> None:
+    alone, beside, fails = Memory(), Memory(), Fails()
+    expected, made = trained(alone), trained(fails, beside)
+    assert same(made.state.model.state_dict(), expected.state.model.state_dict())  # type: ignore[union-attr]
+    assert (beside.metrics, fails.closed) == (alone.metrics, 1)
+    messages = [str(warning.message) for warning in recwarn]
+    assert [m.partition(" (at ")[0].partition("destination ")[2] for m in messages] == [
+        "Fails failed in batch_end at batch 2 (epoch 0): ConnectionError: no route at 2",
+        "Fails failed in log_metrics at batch 2 (epoch 0): ConnectionError: no route at 2",
+        "Fails failed in batch_end at batch 3 (epoch 0): ConnectionError: no route at 3",
+        "Fails failed in log_metrics at batch 3 (epoch 0): ConnectionError: no route at 3",
+        "Fails failed in batch_end at batch 4 (epoch 0): ConnectionError: no route at 4",
+    ]
+    assert ["continues without it: disabled after" in message for message in messages] == [False] * 4 + [True]
+    assert {warning.filename for warning in recwarn} == {__file__}
+
+
+@pytest.mark.filterwarnings("error::engine_core.errors.DestinationWarning")
+def test_a_strict_run_ends_there_and_everything_is_closed() -> None:
+    fails, made = Fails(), []
+    with (
+        pytest.raises(DestinationWarning, match="Fails failed in batch_end at batch 2"),
+        trainer(batches(8, 8, 8, 8), linear(), loggers=fails) as run,
+    ):
+        made.append(run)
+        run.fit()
+    assert (made[0].state.timestamp.batch, fails.closed) == (2, 1)
+
+
+def test_a_state_that_cannot_be_had_is_left_out_of_the_checkpoint(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    class Stateless(LoggerDestination):
+        def state_dict(self) -> dict[str, Any]:
+            raise ConnectionError("no route")
+
+    saver = CheckpointSaver(tmp_path, "1ba")
+    with trainer(batches(8, 8), linear(), loggers=[Stateless(), Memory()], callbacks=saver) as made:
+        made.fit()
+    assert has_checkpoint(tmp_path)
+    messages = [str(warning.message).partition(": ")[0] for warning in recwarn]
+    assert messages[0] == "logger destination Stateless failed in state_dict at batch 1 (epoch 0)"
+
+
+@pytest.mark.filterwarnings("ignore::engine_core.errors.CheckpointWarning")
+def test_without_the_state_of_a_callback_there_is_no_checkpoint_though_it_is_a_destination_too(tmp_path: Path) -> None:
+    class Both(LoggerDestination):
+        def state_dict(self) -> dict[str, Any]:
+            raise ConnectionError("no route")
+
+    both, saver = Both(), CheckpointSaver(tmp_path, "1ba")
+    with trainer(batches(8, 8), linear(), loggers=both, callbacks=[saver, both]) as made:
+        made.fit()
+    assert not has_checkpoint(tmp_path)
+
+
+def test_one_that_cannot_start_over_is_named(tmp_path: Path) -> None:
+    class Stuck(LoggerDestination):
+        def start_over(self) -> None:
+            raise ConnectionError("no route")
+
+    saver = CheckpointSaver(tmp_path, "1ba")
+    with pytest.raises(ConnectionError) as failure:
+        trainer(batches(8), linear(), loggers=Stuck(), callbacks=saver, autoresume=True)
+    assert failure.value.__notes__ == ["raised by start_over of callback Stuck"]

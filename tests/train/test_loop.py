@@ -1,23 +1,22 @@
-"""A loop of one's own on the seam is the Trainer's: the same events, weights, clock, states, refusals."""
+"""A loop of one's own on the seam is the Trainer's: events, weights, clock, blocks, states, refusals."""
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from engine_core import Algorithm, AlgorithmMetadata, Callback, Event, Logger, State
-from engine_core.errors import ArgumentError, EngineError, UnsupportedError
-from engine_core.loop import Loop
+from engine_core import Callback, Event, Logger, State
+from engine_core.errors import CheckpointError, ClosedEngineError, UnsupportedError
+from engine_core.loop import Loop, Phase, read_state, write_state
 from engine_core.needs import EVERYTHING
-from engine_core.objective import Objective, check_objective
 
 from .own_loops import DATA, OwnLoop, plugins
-from .parts import at, trainer, writing_down
+from .parts import acting, at, trainer, writing_down
 
 
 class Position(Callback):
@@ -64,32 +63,6 @@ def test_a_loop_of_ones_own_is_the_trainers() -> None:
         assert str(mine.state_dict()) == str(theirs.state_dict())
 
 
-def test_all_moments_come_in_order() -> None:
-    events: list[str] = []
-    own = OwnLoop(callbacks=[writing_down(events)])
-    own.fit(1)
-    own.loop.close()
-    expected: list[str] = []
-    trainer(DATA, callbacks=[writing_down(expected)], eval_dataloader=DATA, loss_fn=cross_entropy).fit()
-    assert events == expected
-    assert set(events) == {event.value for event in Event} - {"after_load"}
-
-
-@pytest.mark.parametrize("event", ["fit_start", "before_forward", "batch_end"])
-def test_the_closure_is_for_after_train_batch(event: str) -> None:
-    own = OwnLoop(callbacks=[at(event, lambda state: state.loop.closure())])
-    with pytest.raises(EngineError, match="it is for AFTER_TRAIN_BATCH"):
-        own.fit(1)
-    assert own.state.loop.closure is None
-
-
-def test_without_a_closure_there_is_none() -> None:
-    own, found = OwnLoop(), []
-    own.state.callbacks.append(at("fit_start", lambda state: found.append(state.loop.closure)))
-    own.loop.fit_start()
-    assert found == [None]
-
-
 def test_a_skipped_step_is_skipped_once() -> None:
     own = OwnLoop(callbacks=[at("after_train_batch", lambda s: s.timestamp.batch == 1 and s.skip_step())])
     steps: list[int] = []
@@ -124,89 +97,17 @@ def test_where_schedulers_rest_rates_stay_although_the_loop_steps_its_own() -> N
     assert rates == [0.05, 0.025, 0.3]
 
 
-def test_a_stop_ends_after_its_batch() -> None:
-    own = OwnLoop(callbacks=[at("batch_end", lambda state: state.timestamp.batch == 2 and state.stop_training())])
-    own.fit(2)
-    assert own.state.timestamp[:3] == (0, 2, 8)
-    own.fit(1)
-    assert own.state.timestamp[:3] == (1, 3, 10)
-
-
-def test_the_end_of_an_epoch_counts_once_until_another_starts() -> None:
-    events: list[str] = []
-    own = OwnLoop(callbacks=[writing_down(events, ["epoch_start", "epoch_end"])])
-    loop = own.loop
-    loop.fit_start()
-    for _ in range(2):
-        loop.epoch_start()
-        loop.epoch_end()
-        loop.epoch_end()
-    assert events == ["epoch_start", "epoch_end"] * 2
-    assert own.state.timestamp.epoch == 2
-
-
-def test_schedulers_step_between_the_clock_and_its_event() -> None:
-    seen: list[Any] = []
-    own = OwnLoop(callbacks=[at(name, lambda state: seen.append("event")) for name in ("batch_end", "epoch_end")])
-    own.loop.fit_start()
-    own.loop.take(DATA[0])
-    own.loop.end_step(lambda before, after: seen.append((before.batch, after.batch)))
-    own.loop.epoch_end(lambda before, after: seen.append((before.epoch, after.epoch)))
-    assert seen == [(0, 1), "event", (0, 1), "event"]
-
-
-def test_samples_are_those_of_all_batches_of_a_step_as_loaded() -> None:
-    own = OwnLoop(callbacks=[at("after_dataloader", lambda state: setattr(state, "batch", (state.batch[0][:1],)))])
-    own.loop.fit_start()
-    for batch in DATA:
-        own.loop.take(batch)
-    own.loop.end_step()
-    own.loop.take(DATA[0])
-    own.loop.end_step(samples=100)
-    assert own.state.timestamp[:3] == (0, 2, 110)
-
-
-class Swaps(Algorithm):
-    """Puts zeros into the model for a while."""
-
-    metadata = AlgorithmMetadata(
-        events=[Event.EPOCH_START, Event.EPOCH_END, Event.EVAL_START, Event.EVAL_END], writes=["model"]
-    )
-
-    def match(self, event: Event, state: State) -> bool:
-        """Run at evaluations."""
-        return event.is_eval or event in (Event.EPOCH_START, Event.EPOCH_END)
-
-    def apply(self, event: Event, state: State, logger: Logger) -> None:
-        """Put them in, or the weights back."""
-        model: Any = state.model
-        if event is Event.EVAL_START:
-            self.kept = model.weight.detach().clone()
-            with torch.no_grad():
-                model.weight.zero_()
-        elif event is Event.EVAL_END:
-            with torch.no_grad():
-                model.weight.copy_(self.kept)
-
-
-def test_an_exception_in_an_evaluation_leaves_model_and_state_as_in_training() -> None:
-    def fail(state: State) -> None:
-        assert not state.model.weight.any()  # type: ignore[union-attr, operator]
-        raise ValueError("boom")
-
-    own = OwnLoop([Swaps()], [at("eval_after_forward", fail)])
-    with pytest.raises(ValueError, match="boom"):
-        own.fit(1)
-    assert own.model.weight.any()
-    assert own.state.dataloader_label == "train"
-    events: list[str] = []
-    own.state.callbacks = [writing_down(events, ["epoch_start"])]
-    own.fit(2)
-    assert own.state.timestamp.epoch == 2
-
-
 def test_an_evaluation_can_fail_in_a_fit_that_goes_on() -> None:
     failed: list[str] = []
+    kept: list[torch.Tensor] = []
+
+    def swap(event: Event, state: Any) -> None:
+        with torch.no_grad():
+            if event is Event.EVAL_START:
+                kept.append(state.model.weight.clone())
+                state.model.weight.zero_()
+            else:
+                state.model.weight.copy_(kept.pop())
 
     def evaluate(state: State) -> None:
         own.loop.eval_start("held", [1])
@@ -215,39 +116,19 @@ def test_an_evaluation_can_fail_in_a_fit_that_goes_on() -> None:
         own.loop.undo_evaluation(error)
         failed.append(f"{state.dataloader_label}, {bool(own.model.weight.any())}, {own.loop.status.phase.name}")
 
-    own = OwnLoop([Swaps()], [at("batch_end", evaluate)])
+    own = OwnLoop([acting(swap, "eval_start", "eval_end")], [at("batch_end", evaluate)])
     own.fit(1)
     assert failed == ["train, True, TRAINING"] * 3
     assert own.loop.engine.undo(ValueError("nothing is left")) == []
 
 
-def test_who_takes_the_loss_is_named() -> None:
-    with pytest.raises(ArgumentError, match=r"^Linear has no loss: give Other\(loss_fn=\.\.\.\), or the model a"):
-        check_objective(Objective(), torch.nn.Linear(1, 1), "Other")
-
-
-def test_an_epoch_that_was_undone_starts_again() -> None:
-    own = OwnLoop([Swaps()], [at("before_forward", lambda state: 1 / 0)])
-    with pytest.raises(ZeroDivisionError):
-        own.fit(1)
-    assert own.loop.status.reopens_epoch
-    own.loop.epoch_start()
-    assert not own.loop.status.reopens_epoch
-
-
 def test_a_microbatch_is_undone_before_the_whole_batch_is_back() -> None:
     found: list[Any] = []
 
-    class Halves(Algorithm):
-        metadata = AlgorithmMetadata(events=[Event.BEFORE_FORWARD, Event.AFTER_FORWARD], writes=["batch"])
-
-        def match(self, event: Event, state: State) -> bool:
-            return True
-
-        def apply(self, event: Event, state: State, logger: Logger) -> None:
-            found.append((event.value, len(state.batch[0])))
-
-    own = OwnLoop([Halves()])
+    note = acting(
+        lambda event, state: found.append((event.value, len(state.batch[0]))), "before_forward", "after_forward"
+    )
+    own = OwnLoop([note])
     own.loop.fit_start()
     own.loop.begin_forward(DATA[2])
     own.loop.undo_microbatch(ValueError())
@@ -266,14 +147,6 @@ def test_what_is_not_offered_is_refused_as_soon_as_it_is_known() -> None:
     own.loop.offer(EVERYTHING)
 
 
-def test_the_clock_stands_still_in_an_evaluation() -> None:
-    own = OwnLoop([], [at("eval_start", lambda _: time.sleep(0.3))])
-    began = time.perf_counter()
-    own.fit(2)
-    assert own.state.timestamp.elapsed_s <= time.perf_counter() - began - 2 * 0.3
-    assert own.state.timestamp.epoch == 2
-
-
 def test_the_former_names_lead_to_the_loop_and_say_so() -> None:
     from engine_core import embed  # noqa: PLC0415
 
@@ -281,3 +154,154 @@ def test_the_former_names_lead_to_the_loop_and_say_so() -> None:
         assert embed.EmbeddedLoop is Loop
     with pytest.raises(AttributeError, match="'Lop'"):
         _ = embed.Lop
+
+
+def test_a_step_that_is_undone_counts_nowhere() -> None:
+    heard: list[str] = []
+    events = ("batch_start", "batch_end", "fit_start", "fit_end")
+    own = OwnLoop([acting(lambda event, state: heard.append(event.value), *events)])
+    with own.loop.fitting():
+        for batch in DATA[:2]:
+            own.loop.take(batch)
+            own.loop.begin_step(own.loop.clear_gradients)
+            own.gradients(batch)
+            if batch is DATA[0]:
+                own.state.skip_step()
+                own.loop.undo_step(ValueError())
+                assert all(p.grad is None for p in own.model.parameters())
+        own.loop.end_gradients()
+        own.loop.end_step()
+    assert own.state.timestamp[:3] == (0, 1, len(DATA[1][0]))
+    assert heard == ["fit_start", *["batch_start", "batch_end"] * 2, "fit_end"]
+
+
+def test_a_fit_and_an_evaluation_are_blocks() -> None:
+    own = OwnLoop()
+    own.model.eval()
+    with pytest.raises(ZeroDivisionError), own.loop.fitting():
+        with own.loop.evaluating(own.model, "held") as results:
+            assert own.loop.status.phase is Phase.EVALUATING and not torch.is_grad_enabled()
+            results["loss"] = torch.tensor(0.5)
+        assert own.loop.status.phase is Phase.TRAINING and not own.model.training
+        raise ZeroDivisionError
+    assert own.state.metrics == {"held/loss": 0.5}
+    assert own.loop.status.phase is Phase.IDLE
+
+
+def test_several_evaluations_in_a_block_leave_no_trace() -> None:
+    seen: list[str | None] = []
+
+    def negate(event: Event, state: Any) -> None:
+        state.model.weight.neg_()  # raises where gradients are recorded
+        seen.extend([state.dataloader_label] * (event is Event.EVAL_END))
+
+    own = OwnLoop([acting(negate, "eval_start", "eval_end")])
+    loop, state = own.loop, own.state
+    state.batch, weight = DATA[0], own.model.weight.clone()
+    before = torch.get_rng_state()
+    with pytest.raises(ZeroDivisionError), loop.evaluations(device=torch.device("cpu")) as outside:
+        for label in ("a", "b"):
+            loop.eval_start(label, DATA)
+            torch.rand(())
+            loop.eval_batch(DATA[1])
+            assert not (own.model.training or torch.is_grad_enabled() or torch.equal(own.model.weight, weight))
+            with outside():
+                assert torch.is_grad_enabled() and torch.equal(torch.get_rng_state(), before)
+            if label == "b":
+                raise ZeroDivisionError
+            loop.eval_end({})
+    assert own.model.training and torch.is_grad_enabled() and torch.equal(torch.get_rng_state(), before)
+    assert (seen, state.batch is DATA[0], state.dataloader_label) == (["a", "b"], True, None)
+    assert torch.equal(own.model.weight, weight) and loop.status.phase is Phase.IDLE
+
+
+@pytest.mark.parametrize("stops_at", [2, 3])
+def test_a_resumed_loop_is_the_uninterrupted_one(stops_at: int) -> None:
+    whole = OwnLoop(plugins())
+    whole.fit(2)
+    first = OwnLoop(plugins(), [at("batch_checkpoint", lambda s: s.timestamp.batch == stops_at and 1 / 0)])
+    with pytest.raises(ZeroDivisionError):
+        first.fit(2)
+    saved, weights = first.loop.state_dict(), first.model.state_dict()
+    loaded: list[int] = []
+    second = OwnLoop(plugins(), [at("after_load", lambda state: loaded.append(state.timestamp.batch))])
+    second.model.load_state_dict(weights)
+    second.loop.load_state_dict(saved)
+    assert second.state.timestamp.batch == 0
+    assert second.loop.state_dict() == saved
+    second.fit(2)
+    assert loaded == [stops_at]
+    assert second.state.timestamp[:3] == whole.state.timestamp[:3]
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(value, second.model.state_dict()[name])
+    assert str(second.state.algorithms[0].state_dict()) == str(whole.state.algorithms[0].state_dict())
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"format": 2}, r"has format 2, and this version reads up to 1"),
+        ({"format": "x"}, r"has format 'x'"),
+        ({"algorithms": {"Blur": {}}}, r"was saved with Blur, and this run does not have it"),
+        ({"required": ["Blur", "Squeeze"]}, r"was saved with Blur, .*; the checkpoint was saved with Squeeze, "),
+    ],
+)
+def test_a_state_of_another_run_is_refused_at_once(changes: dict[str, Any], says: str) -> None:
+    own = OwnLoop(plugins())
+    with pytest.raises(CheckpointError, match=says):
+        own.loop.load_state_dict({**own.loop.state_dict(), **changes})
+    own.fit(1)
+    assert own.state.timestamp.epoch == 1
+
+
+def test_the_seed_that_was_saved_holds() -> None:
+    saved, other = OwnLoop(plugins()).loop.state_dict(), OwnLoop(plugins())
+    other.state.seed = 99
+    other.loop.load_state_dict(saved)
+    assert other.state.seed == 1
+
+
+def test_what_was_loaded_for_a_fit_that_failed_to_start_is_not_for_the_next() -> None:
+    own = OwnLoop(plugins())
+    own.fit(1)
+    saved, loaded = own.loop.state_dict(), OwnLoop(plugins())
+    loaded.loop.load_state_dict(saved)
+    loaded.loop.undo(OSError())
+    loaded.loop.fit_start()
+    assert loaded.state.timestamp.batch == 0
+
+
+def test_it_is_written_to_two_files_and_read_back(tmp_path: Path) -> None:
+    own = OwnLoop(plugins())
+    own.fit(1)
+    saved = own.loop.state_dict()
+    write_state(tmp_path, saved)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["engine_core.json", "engine_core.safetensors"]
+    assert str(read_state(tmp_path)) == str(saved)
+
+    (tmp_path / "engine_core.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"engine_core.json' is damaged, it is not JSON"):
+        read_state(tmp_path)
+    (tmp_path / "engine_core.json").write_text("null")
+    with pytest.raises(CheckpointError, match=r"engine_core.json' is damaged: it holds None, and not an object"):
+        read_state(tmp_path)
+    (tmp_path / "engine_core.json").unlink()
+    with pytest.raises(CheckpointError, match="was saved without engine-core, or holds weights alone"):
+        read_state(tmp_path)
+
+
+def test_the_end_of_an_epoch_counts_once_until_another_starts() -> None:
+    events: list[str] = []
+    own = OwnLoop(callbacks=[writing_down(events, ["epoch_start", "epoch_end"])])
+    loop = own.loop
+    loop.fit_start()
+    for _ in range(2):
+        loop.epoch_start()
+        loop.epoch_end()
+        loop.epoch_end()
+    assert events == ["epoch_start", "epoch_end"] * 2
+    assert own.state.timestamp.epoch == 2
+
+    loop.close()
+    with pytest.raises(ClosedEngineError):
+        loop.fit_start()

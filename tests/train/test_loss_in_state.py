@@ -1,6 +1,5 @@
 """`state.loss` from event to event, what replaces it, and gradients of gradients."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,20 +10,12 @@ from torch.nn import functional as F
 from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State
 from engine_core.errors import ArgumentError, ArgumentTypeError
 
-from .parts import Memory, at, batches, linear, notes, rows, trainer
+from .parts import Memory, acting, at, batches, linear, rows, trainer
 
 
-class Replace(Algorithm):
-    """Doubles the loss at one event."""
-
-    def __init__(self, event: str, double: Callable[[Any], Any] = lambda loss: 2 * loss) -> None:
-        self.event, self.double = event, double
-
-    def match(self, event: Event, state: State) -> bool:
-        return event == self.event
-
-    def apply(self, event: Event, state: State, logger: Logger) -> None:
-        state.loss = self.double(state.loss)
+def doubling(event: str) -> Any:
+    """Return an algorithm that doubles the loss at one event."""
+    return acting(lambda _, state: setattr(state, "loss", 2 * state.loss), event)
 
 
 def gradient(loss_fn: Any = F.cross_entropy, **settings: Any) -> torch.Tensor:
@@ -61,24 +52,9 @@ def as_numbers(loss: Any) -> Any:
 @pytest.mark.parametrize("microbatch_size", [None, 3])
 def test_replacing_it_counts(event: str, microbatch_size: int | None) -> None:
     memory, plain = Memory(), Memory()
-    doubled = gradient(algorithms=Replace(event), microbatch_size=microbatch_size, loggers=memory)
+    doubled = gradient(algorithms=doubling(event), microbatch_size=microbatch_size, loggers=memory)
     assert torch.allclose(doubled, 2 * gradient(loggers=plain))
     assert memory.values("train/loss") == [(0, pytest.approx(2 * plain.values("train/loss")[0][1]))]
-
-
-def test_a_part_of_it_can_be_replaced_at_after_loss() -> None:
-    def two(outputs: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.Tensor]:
-        return {"ce": F.cross_entropy(outputs, targets), "l2": outputs.pow(2).mean()}
-
-    without = gradient(two, algorithms=Replace("after_loss", lambda loss: {**loss, "l2": loss["l2"] * 0}))
-    assert torch.allclose(without, gradient())
-
-
-class Negate(Replace):
-    """Changes the batch for the forward pass, as MixUp does."""
-
-    def apply(self, event: Event, state: State, logger: Logger) -> None:
-        state.batch = -state.batch[0], state.batch[1]
 
 
 @pytest.mark.parametrize("size", [None, 3])
@@ -90,16 +66,10 @@ def test_state_holds_the_microbatch_only_between_before_and_after_train_batch(si
 
     data = [(torch.ones(8, 4), torch.zeros(8, dtype=torch.long))]
     noted = [note(event) for event in ("before_train_batch", "before_loss", "after_train_batch", "batch_end")]
-    trainer(data, microbatch_size=size, algorithms=Negate("before_forward"), callbacks=noted).fit()
+    negate = acting(lambda _, state: setattr(state, "batch", (-state.batch[0], state.batch[1])), "before_forward")
+    trainer(data, microbatch_size=size, algorithms=negate, callbacks=noted).fit()
     parts = [f"before_loss {n} False" for n in ([8] if size is None else [3, 3, 2])]
     assert heard == ["before_train_batch 8 True", *parts, "after_train_batch 8 True", "batch_end 8 True"]
-
-
-def test_it_is_there_at_batch_end() -> None:
-    seen: list[float] = []
-    trainer(batches(8), callbacks=at("batch_end", lambda state: seen.append(state.loss.item()))).fit()
-    inputs, targets = rows(8, seed=0)
-    assert seen == [F.cross_entropy(linear()(inputs), targets).item()]
 
 
 class PenaliseGradients(Algorithm):
@@ -133,19 +103,12 @@ def test_an_algorithm_can_differentiate_twice() -> None:
     assert torch.allclose(gradient(algorithms=PenaliseGradients()), first[0] + second[0])
 
 
-def test_without_asking_for_it_there_is_no_graph_of_the_gradients() -> None:
-    with pytest.raises(RuntimeError) as error:  # torch's own
-        gradient(algorithms=PenaliseGradients(needs_graph=False))
-    assert notes(error) == ["raised by apply of algorithm PenaliseGradients at AFTER_BACKWARD"]
-
-
 BAD = {
     "a vector": (
         lambda o, t: F.cross_entropy(o, t, reduction="none"),
         "the loss has shape (8,); reduce it to a scalar, as loss.mean() does",
     ),
     "a number": (lambda o, t: 0.5, "the loss is 0.5 (float); it has to be a scalar tensor"),
-    "nothing": (lambda o, t: None, "the loss is None (NoneType); it has to be a scalar tensor"),
     "a bad part": (
         lambda o, t: {"ce": F.cross_entropy(o, t), "l2": o.pow(2)},
         "part 'l2' of the loss has shape (8, 3); reduce it to a scalar, as loss.mean() does",
@@ -166,11 +129,6 @@ def test_a_loss_that_is_not_a_scalar_is_refused_in_training_and_in_evaluation(ki
         with pytest.raises((ArgumentError, ArgumentTypeError)) as error:
             run()
         assert str(error.value) == message
-
-
-def test_a_replacement_that_is_not_a_scalar_is_refused_too() -> None:
-    with pytest.raises(ArgumentError, match="the loss has shape \\(2,\\); reduce it to a scalar"):
-        gradient(algorithms=Replace("after_loss", lambda loss: torch.stack([loss, loss])))
 
 
 def test_gradients_are_clipped_all_together() -> None:

@@ -49,13 +49,6 @@ def test_a_loss_that_is_not_finite_is_shown_and_the_next_one_starts_anew():
     assert math.isnan(losses.mean)
 
 
-@pytest.mark.parametrize("loss", [None, (torch.tensor(1.0),), {"a": 1.0}, torch.ones(2)])
-def test_what_is_not_one_number_is_passed_over(loss):
-    losses = LossMeter()
-    losses.take(loss, 1)
-    assert (losses.smoothed, losses.mean) == (None, None)
-
-
 class Event:
     """A device's event that is reached when the test says so."""
 
@@ -112,3 +105,10 @@ def test_a_loss_on_a_gpu_is_read_when_its_copy_is_there_and_waited_for_only_by_f
     assert (losses.count, losses.total) == (3, 6)
     assert [event.waits for event in Event.made] == [0, 1, 1]
     assert {event.stream for event in Event.made} == {"stream of cuda:0"}
+
+
+@pytest.mark.parametrize("loss", [None, (torch.tensor(1.0),), {"a": 1.0}, torch.ones(2)])
+def test_what_is_not_one_number_is_passed_over(loss):
+    losses = LossMeter()
+    losses.take(loss, 1)
+    assert (losses.smoothed, losses.mean) == (None, None)

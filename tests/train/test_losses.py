@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from engine_core.losses import base_loss, is_torch_loss, loss_setting, with_reduction
+from engine_core.losses import is_torch_loss, loss_setting, with_reduction
 
 CROSS_ENTROPY = {nn.CrossEntropyLoss: F.cross_entropy}
 
@@ -25,13 +25,6 @@ class OwnCall(nn.CrossEntropyLoss):
 
     def __call__(self, outputs, targets):
         return super().__call__(outputs, targets).square()
-
-
-class OwnModule(nn.Module):
-    """A module without a reduction."""
-
-    def forward(self, outputs, targets):
-        return (outputs - targets).square().mean()
 
 
 class Around(nn.Module):
@@ -65,94 +58,34 @@ with warnings.catch_warnings():
 
 
 @pytest.mark.parametrize(
-    ("loss", "base"),
+    ("loss", "is_torchs", "reduction"),
     [
-        (F.cross_entropy, F.cross_entropy),
-        (partial(partial(F.cross_entropy, weight=None), reduction="sum"), F.cross_entropy),
-        (partial(MODULE), MODULE),
-        (COMPILED, MODULE),
-        (partial(COMPILED), MODULE),
-        (COMPILED_FUNCTION, plain),
-        (COMPILED_PARTIAL, F.cross_entropy),
-        (partial(COMPILED_FUNCTION), plain),
-        (MODULE.forward, MODULE),
-        (SCRIPTED, SCRIPTED),
-        (AROUND, AROUND),
-        (None, None),
+        (F.cross_entropy, True, None),
+        (partial(partial(F.cross_entropy, reduction="sum"), weight=None), True, "sum"),
+        (partial(MODULE, reduction="none"), True, "none"),
+        (COMPILED, True, "sum"),
+        (partial(COMPILED_FUNCTION, reduction="sum"), False, "sum"),
+        (COMPILED_PARTIAL, True, "sum"),
+        (MODULE.forward, True, "sum"),
+        (Renamed(), True, "mean"),
+        (Own(), False, "mean"),
+        (OwnCall(), False, "mean"),
+        (PATCHED, False, "mean"),
+        (SCRIPTED, False, "mean"),
+        (AROUND, False, None),
+        (F.nll_loss, False, None),
+        (lambda outputs, targets: 2 * F.cross_entropy(outputs, targets), False, None),
+        (None, False, None),
     ],
 )
-def test_the_base_is_the_wrapped_loss(loss, base):
-    assert base_loss(loss) is base
-
-
-@pytest.mark.parametrize(
-    ("loss", "is_torchs"),
-    [
-        (F.cross_entropy, True),
-        (partial(F.cross_entropy, reduction="sum"), True),
-        (MODULE, True),
-        (COMPILED, True),
-        (Renamed(), True),
-        (Own(), False),
-        (Own().forward, False),
-        (OwnCall(), False),
-        (PATCHED, False),
-        (SCRIPTED, False),
-        (AROUND, False),
-        (F.nll_loss, False),
-        (lambda outputs, targets: 2 * F.cross_entropy(outputs, targets), False),
-        (None, False),
-    ],
-)
-def test_a_loss_is_torchs_unless_its_formula_is_its_own(loss, is_torchs):
-    assert is_torch_loss(loss, CROSS_ENTROPY) is is_torchs
-
-
-def named(outputs, targets):
-    """A partial's function may have attributes of any name."""
-
-
-named.reduction = "sum"
-
-
-@pytest.mark.parametrize(
-    ("loss", "reduction"),
-    [
-        (F.cross_entropy, None),
-        (partial(F.cross_entropy, reduction="sum"), "sum"),
-        (MODULE, "sum"),
-        (partial(MODULE, reduction="none"), "none"),
-        (partial(partial(F.cross_entropy, reduction="sum"), weight=None), "sum"),
-        (COMPILED, "sum"),
-        (partial(COMPILED_FUNCTION, reduction="sum"), "sum"),
-        (COMPILED_PARTIAL, "sum"),
-        (MODULE.forward, "sum"),
-        (partial(named), "sum"),
-        (None, None),
-    ],
-)
-def test_a_setting_is_the_outermost_that_was_given(loss, reduction):
-    assert loss_setting(loss, "reduction") == reduction
-
-
-class Meter:
-    """A loss function that is a method of something else."""
-
-    def forward(self, outputs, targets):
-        return F.cross_entropy(outputs, targets)
-
-
-def test_a_method_of_anything_but_a_module_is_the_loss_itself():
-    loss = Meter().forward
-    assert base_loss(loss) is loss
+def test_a_loss_is_torchs_unless_its_formula_is_its_own_and_its_outermost_setting_counts(loss, is_torchs, reduction):
+    assert (is_torch_loss(loss, CROSS_ENTROPY), loss_setting(loss, "reduction")) == (is_torchs, reduction)
 
 
 @pytest.mark.parametrize(
     "loss",
     [
         plain,
-        partial(plain),
-        nn.CrossEntropyLoss(),
         nn.CrossEntropyLoss(reduction="sum"),
         F.cross_entropy,
         partial(F.cross_entropy, size_average=False),
@@ -169,6 +102,6 @@ def test_another_reduction_gives_the_loss_of_each_row_and_leaves_the_loss_as_it_
     assert torch.equal(loss(*given), before)
 
 
-@pytest.mark.parametrize("loss", [Own().forward, lambda outputs, targets: outputs, OwnModule(), partial(OwnModule())])
+@pytest.mark.parametrize("loss", [Own().forward, lambda outputs, targets: outputs])
 def test_a_loss_that_takes_no_reduction_has_no_other(loss):
     assert with_reduction(loss, "none") is None
