@@ -70,10 +70,6 @@ def test_after_an_exception_the_second_half_is_held_to_the_same():
     ]
 
 
-def test_an_algorithm_that_restores_after_an_exception_causes_no_finding():
-    assert found_after(setting_p(restore=True)) == []
-
-
 @pytest.mark.parametrize("on_finding", ["warn", "error"])
 def test_an_algorithm_that_does_not_match_after_an_exception_is_found_when_the_engine_closes(on_finding, caplog):
     assert found_after(setting_p(restore=True, match=at_first), on_finding=on_finding) == [LEFT]

@@ -6,11 +6,8 @@ from engine_core_author import AlgorithmConformance
 
 from .conformance.honest import (
     HONEST,
-    AverageWeights,
     CountEvents,
-    LowerRate,
     NoisyLoss,
-    PenalizeGradients,
     ScaleGradients,
     SmoothTargets,
     SoftRectifiers,
@@ -20,10 +17,8 @@ CHECKS = [name for name in vars(AlgorithmConformance) if name.startswith("test_"
 PAIRS = ["test_restores", "test_restores_after_an_exception"]
 SKIPPED = {
     SoftRectifiers: [*PAIRS, "test_compile"],
-    PenalizeGradients: [*PAIRS, "test_compile"],
     SmoothTargets: [],
     ScaleGradients: [*PAIRS, "test_compile"],
-    AverageWeights: ["test_compile"],
     NoisyLoss: PAIRS,
     CountEvents: [
         "test_match_only_declared_events",
@@ -31,7 +26,6 @@ SKIPPED = {
         "test_compile",
         "test_unmatched_cost",
     ],
-    LowerRate: ["test_two_instances", "test_compile"],
 }
 
 

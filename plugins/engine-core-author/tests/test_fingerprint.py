@@ -14,7 +14,7 @@ from parts import linear, net
 from torch import nn
 
 from engine_core import State
-from engine_core_author.audit import changed_leaves, fingerprint, fingerprint_state, tensors_of
+from engine_core_author.audit import changed_leaves, fingerprint, fingerprint_state
 
 
 class Pair(NamedTuple):
@@ -174,11 +174,6 @@ def test_a_numpy_array_counts_by_form_and_content():
     assert changes(array, array.copy()) == ()
     assert changes({"x": array}, {"x": array.reshape(2, 3)}) == ("x",)
     assert changes({"x": array}, {"x": array[::-1]}) == ("x",)
-
-
-def test_the_tensors_of_a_batch_come_by_the_same_paths():
-    x, y = zeros(), ones()
-    assert list(tensors_of({"x": x, "more": [y, "b"]}).items()) == [("x", x), ("more[0]", y)]
 
 
 @pytest.mark.parametrize("field", ["batch", "outputs", "loss", "metrics", "loss_fn"])

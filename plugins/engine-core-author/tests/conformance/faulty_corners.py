@@ -7,12 +7,6 @@ from engine_core import Algorithm, AlgorithmMetadata, Event
 from .subjects import AtLoss, Counting, caught_by
 
 
-@caught_by("test_writes_declared")
-class BeginsTooLate(AtLoss):
-    def match(self, event, state):
-        return super().match(event, state) and state.timestamp.epoch > 10
-
-
 @caught_by("test_restores")
 class ShrinksAfterEvaluation(Algorithm):
     metadata = AlgorithmMetadata(events=("eval_end",), writes=("model",))
@@ -24,14 +18,6 @@ class ShrinksAfterEvaluation(Algorithm):
     def apply(self, event, state, logger):
         for weight in state.model.parameters():
             weight.mul_(0.9)
-
-
-@caught_by("test_restores")
-class EvaluatesWithOthersAndTrainsOnWithThem(ShrinksAfterEvaluation):
-    metadata = AlgorithmMetadata(events=("eval_start",), writes=("model",))
-
-    def match(self, event, state):
-        return event is Event.EVAL_START
 
 
 @caught_by("test_restores")
@@ -84,16 +70,6 @@ class CountsWithinTheEpoch(AtLoss):
 class KeepsWhateverItIsGivenToItself(AtLoss):
     def __init__(self, scale):
         self._scale = scale
-
-    @classmethod
-    def make(cls):
-        return cls(0.5)
-
-
-@caught_by("test_arguments")
-class KeepsNothingOfWhatItIsGiven(AtLoss):
-    def __init__(self, scale: float, /):
-        self.doubled = scale if not isinstance(scale, float) else 2 * scale
 
     @classmethod
     def make(cls):

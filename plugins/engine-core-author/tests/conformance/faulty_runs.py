@@ -9,27 +9,9 @@ from .subjects import AtLoss, Counting, OfAPair, OnTuples, caught_by
 
 
 @caught_by("test_state_dict")
-class SavesASet(Counting):
-    def state_dict(self):
-        return {"count": {self.count}}
-
-    def load_state_dict(self, state):
-        (self.count,) = state["count"]
-
-
-@caught_by("test_state_dict")
 class SavesAGenerator(Counting):
     def state_dict(self):
         return {"count": self.count, "generator": torch.Generator()}
-
-
-@caught_by("test_state_dict")
-class SavesNumbersAsKeys(Counting):
-    def state_dict(self):
-        return {0: self.count}
-
-    def load_state_dict(self, state):
-        self.count = state[0]
 
 
 @caught_by("test_state_dict")
@@ -65,29 +47,6 @@ class ForgetsItsCount(Counting):
         pass
 
 
-@caught_by("test_resume", also=["test_two_ranks"])
-class ForgetsItsGenerator(Counting):
-    def apply(self, event, state, logger):
-        if event is Event.INIT:
-            self.generator = torch.Generator().manual_seed(state.derive_seed("forgets"))
-        else:
-            super().apply(event, state, logger)
-
-    def factor(self, state):
-        return 1 + 0.1 * torch.rand((), generator=self.generator).item()
-
-
-@caught_by("test_resume")
-class BeginsAnewAtFitStart(Counting):
-    metadata = AlgorithmMetadata(events=("fit_start", "after_loss"), writes=("loss",))
-
-    def match(self, event, state):
-        return event in (Event.FIT_START, Event.AFTER_LOSS)
-
-    def apply(self, event, state, logger):
-        super().apply(Event.INIT if event is Event.FIT_START else event, state, logger)
-
-
 @caught_by("test_two_instances", also=["test_two_ranks"])
 class SharesItsCount(Counting):
     shared = [0]  # noqa: RUF012  the fault
@@ -107,13 +66,6 @@ class RefusesAnotherTooLate(AtLoss):
         if sum(isinstance(other, RefusesAnotherTooLate) for other in state.algorithms) > 1:
             raise RuntimeError("one is enough")
         return 0.5
-
-
-@caught_by("test_second_run")
-class NeverBeginsAnew(Counting):
-    def apply(self, event, state, logger):
-        if event is not Event.INIT:
-            super().apply(event, state, logger)
 
 
 @caught_by("test_second_run")
