@@ -114,7 +114,6 @@ def test_a_link_is_not_written_through(tmp_path):
 @pytest.mark.parametrize(
     "line",
     [
-        {"step": 5, "seconds": 1e308, "train/loss": 1},
         {"step": -(10**308), "seconds": 1, "train/loss": 1},
         {"step": 5, "seconds": -1e300, "train/loss": 1},
     ],

@@ -107,15 +107,6 @@ def test_a_stream_is_silent_while_nothing_grows_and_tells_the_end_once(tmp_path,
         assert data_of(server)["ended"] is False
 
 
-def test_changes_are_told_at_most_once_a_period_and_a_long_reading_lengthens_it(tmp_path, monkeypatch):
-    watched = Watched([write_run(tmp_path / "run", **RUNNING)])
-    monkeypatch.setattr(live, "PERIOD_S", 1.0)
-    monkeypatch.setattr(live, "REST", 10)
-    assert watched.period_s == 1.0
-    watched._took_s = 0.5
-    assert watched.period_s == 5.0
-
-
 def test_a_manifest_that_goes_away_leaves_the_page_as_it_was(tmp_path):
     folder = write_run(tmp_path / "run", **RUNNING)
     with served(folder) as server:
