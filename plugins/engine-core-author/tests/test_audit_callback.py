@@ -5,9 +5,8 @@ import warnings
 
 import pytest
 import torch
-from parts import Memory, acting, batches, linear, net, same, trainer
+from parts import Memory, acting, batches, net, same, trainer
 
-from engine_core import Engine, Logger, State
 from engine_core.errors import ArgumentError, ArgumentTypeError, AuditWarning
 from engine_core_author.audit_callback import Audit
 
@@ -86,22 +85,6 @@ def test_in_an_evaluation_its_own_batches_count():
     audit, _ = audited(algorithm, audit=Audit(interval="2ba"), data=batches(4), eval_dataloader=batches(4, 4, 4))
     assert [finding.eval_batch for finding in audit.findings] == [0]
     assert audit.counts.total() == 2
-
-
-def test_the_second_half_is_compared_where_the_first_was_also_if_a_batch_was_counted_in_between():
-    algorithm = acting(
-        lambda event, state: setattr(state, "loss", event.value),
-        "before_train_batch",
-        "after_train_batch",
-        writes=("loss",),
-    )
-    state = State(model=linear(), algorithms=[algorithm], callbacks=[Audit(interval="2ba")])
-    engine = Engine(state, Logger())
-    engine.run_event("before_train_batch")
-    state.timestamp = state.timestamp.to_next_batch()
-    with pytest.warns(AuditWarning, match="did not restore it at AFTER_TRAIN_BATCH of batch 1"):
-        engine.run_event("after_train_batch")
-    engine.close()
 
 
 @pytest.mark.parametrize(

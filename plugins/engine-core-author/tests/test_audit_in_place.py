@@ -39,16 +39,6 @@ def test_that_holds_for_its_microbatches_too():
     ]
 
 
-def test_another_tensor_beside_it_is_the_loaders_still():
-    def write(event, state):
-        state.batch[1].zero_()
-
-    made = acting(replace, "batch_start", writes=("batch",), name="Replace", before=("faulty",))
-    assert audited(made, acting(write, "batch_start", writes=("batch",)))[1] == [
-        f"Faulty changed batch ([1]) at BATCH_START of batch 0 {IN_PLACE}"
-    ]
-
-
 def test_a_change_in_place_is_found_though_the_batch_then_holds_a_copy_of_what_was():
     def write(event, state):
         whole, x = state.batch, state.batch[0].clone()

@@ -1,9 +1,7 @@
 """What an algorithm changed at the first half of a pair has to be back too if an exception came between the two."""
 
-import warnings
-
 import pytest
-from parts import acting, linear, net, trainer
+from parts import acting, net, trainer
 
 from engine_core import Engine, Logger, State
 from engine_core.errors import AuditWarning
@@ -124,15 +122,3 @@ def test_a_custom_loop_that_restores_causes_no_finding():
         engine.run_event("before_forward")
         engine.run_event("after_forward")
     assert audit.findings == []
-
-
-def test_what_the_audit_itself_interrupts_is_not_found_a_second_time():
-    def write(event, state):
-        state.metrics = {"mine": 1.0}
-
-    audit = Audit(on_finding="error")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", AuditWarning)
-        with pytest.raises(AuditWarning):
-            audited(acting(write, "before_loss", "after_loss"), audit=audit, model=linear())
-    assert audit.counts == {("Faulty", "undeclared_write", "metrics", "before_loss"): 1}

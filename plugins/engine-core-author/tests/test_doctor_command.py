@@ -123,6 +123,14 @@ def test_json_is_an_array_of_the_records_with_what_was_found(doctor):
     assert result.exit_code == 0
 
 
+def test_json_too_exits_with_1_and_what_a_plugin_prints_gets_into_it_as_a_problem_only(doctor, install, monkeypatch):
+    monkeypatch.setenv("ENGINE_CORE_PLUGINS", "acme-plugin,bad-plugin,engine-core-author")
+    install("bad-plugin", {"callbacks": {"bad": "bad_module:Bad"}}, {"bad_module": "print('[]')\nraise SystemExit"})
+    result = doctor("--json")
+    (bad,) = [record for record in json.loads(result.stdout) if record["name"] == "bad"]
+    assert (bad["status"], len(bad["problems"]), result.exit_code) == ("broken", 2, 1)
+
+
 def test_disabled_plugins_are_listed_with_the_reason_and_counted_separately(doctor, monkeypatch):
     monkeypatch.setenv("ENGINE_CORE_PLUGINS", "engine-core-author")
     result = doctor()

@@ -124,18 +124,6 @@ def test_a_step_or_time_that_can_not_be_is_a_damaged_line(tmp_path, line):
     assert "1 line of metrics.jsonl can't be read" in page_of(folder).text
 
 
-def test_a_count_that_can_not_be_is_left_out(tmp_path):
-    line = {
-        "kind": "epoch",
-        "step": 4,
-        "epoch": 2,
-        "seconds": 4.5,
-        "runs": {"A/INIT": 1e308, "A/BEFORE_FORWARD": 1e308},
-    }
-    assert "A/BEFORE_FORWARD" not in str(read_run(write_run(tmp_path / "run", events=[line])).strips)
-    assert page_of(tmp_path / "run").ids
-
-
 def test_names_that_look_alike_once_they_are_escaped_have_a_chart_each(tmp_path):
     names = ["own/x\u202e", "own/x\\u202e"]
     lines = [{"step": step, "seconds": step, **dict.fromkeys(names, step)} for step in range(3)]

@@ -89,10 +89,6 @@ def test_each_chart_has_words_a_live_region_and_a_table(tmp_path):
     assert "train/loss 2 0.5 2 0.5 4" in page.text
 
 
-def test_the_best_value_is_shown_with_its_place(tmp_path):
-    assert "eval/loss 0.25 0.125 step 2, epoch 1" in page_of(write_run(tmp_path / "run")).text
-
-
 def test_the_time_is_cut_into_these_parts(tmp_path):
     text = page_of(write_run(tmp_path / "run")).text
     parts = re.findall(r"(\w+) (\d+\.\d) % (\d\.\d\d s|\d+\.\d+ ms) \d", text)
@@ -138,13 +134,6 @@ def test_checkpoints_are_listed_oldest_first_with_marks(tmp_path):
     ]
     assert "the checkpoint ep1-ba2 is damaged" in text
     assert "ep9-ba9" not in text
-
-
-def test_checkpoints_of_a_batch_are_in_the_order_of_attempts(tmp_path):
-    folder = write_run(tmp_path / "run")
-    for number in (7, 2, 5, 1, 8, 3, 6, 4):
-        save_checkpoint(folder, f"ep{number}-ba9", attempt=9 - number)
-    assert [saved.epoch for saved in read_run(folder).checkpoints] == [8, 7, 6, 5, 4, 3, 2, 1]
 
 
 @pytest.mark.parametrize("change", [("1000", "1001"), ("{", "")])

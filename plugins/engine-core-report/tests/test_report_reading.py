@@ -123,11 +123,6 @@ def test_a_drop_of_the_seconds_is_a_resume_and_seconds_never_go_back(tmp_path):
     assert run.resumed == [(2, 2.0)]
 
 
-def test_a_resume_in_the_diary_is_one_of_the_run(tmp_path):
-    events = [*EVENTS[:2], {"kind": "resume", "step": 2, "epoch": 1, "seconds": 2.75}, *EVENTS[2:]]
-    assert read_run(write_run(tmp_path / "run", events=events)).resumed == [(2, 2.75)]
-
-
 def test_steps_that_go_back_replace_what_was_logged_there(tmp_path):
     lines = [{"step": s, "seconds": i, "train/loss": float(i)} for i, s in enumerate([0, 1, 2, 3, 1, 2])]
     series = read_run(write_run(tmp_path / "run", metrics=lines)).series["train/loss"]

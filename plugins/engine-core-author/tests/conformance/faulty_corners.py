@@ -2,31 +2,19 @@
 
 import torch
 
-from engine_core import Algorithm, AlgorithmMetadata, Event
+from engine_core import AlgorithmMetadata, Event
 
-from .subjects import AtLoss, Counting, caught_by
+from .subjects import AtItsEvents, AtLoss, Counting, caught_by
 
 
 @caught_by("test_restores")
-class ShrinksAfterEvaluation(Algorithm):
+class ShrinksAfterEvaluation(AtItsEvents):
     metadata = AlgorithmMetadata(events=("eval_end",), writes=("model",))
-
-    def match(self, event, state):
-        return event is Event.EVAL_END
 
     @torch.no_grad()
     def apply(self, event, state, logger):
         for weight in state.model.parameters():
             weight.mul_(0.9)
-
-
-@caught_by("test_restores")
-class ForgetsMomentumAfterEvaluation(ShrinksAfterEvaluation):
-    metadata = AlgorithmMetadata(events=("eval_end",), writes=("optimizers",))
-
-    def apply(self, event, state, logger):
-        for kept in state.optimizers[0].state.values():
-            kept["momentum_buffer"].zero_()
 
 
 @caught_by("test_no_global_random_draw")
@@ -51,9 +39,6 @@ class SeedsItsGeneratorWithAConstant(Counting):
 class CountsWithinTheEpoch(AtLoss):
     metadata = AlgorithmMetadata(events=("epoch_start", "after_loss"), writes=("loss",))
     count = 0
-
-    def match(self, event, state):
-        return event in (Event.EPOCH_START, Event.AFTER_LOSS)
 
     def apply(self, event, state, logger):
         if event is Event.EPOCH_START:

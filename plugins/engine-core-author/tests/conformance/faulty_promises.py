@@ -9,22 +9,10 @@ from engine_core import Algorithm, AlgorithmMetadata, Event
 from .subjects import AtLoss, OfAPair, OnTuples, caught_by
 
 
-@caught_by("test_metadata")
-class OfAnotherHookAPI(AtLoss):
-    metadata = AlgorithmMetadata.model_construct(events=(Event.AFTER_LOSS,), writes=("loss",), hook_api=2)
-
-
 @caught_by("test_match_returns_bool")
 class ForgetsToReturn(AtLoss):
     def match(self, event, state):
         super().match(event, state)
-
-
-@caught_by("test_match_returns_bool")
-class AnswersWithANumberLater(AtLoss):
-    def match(self, event, state):
-        answer = super().match(event, state)
-        return answer if state.timestamp.batch < 2 else int(answer)
 
 
 @caught_by("test_match_is_pure")
@@ -69,9 +57,6 @@ class DeclaresLess(AtLoss):
 @caught_by("test_writes_declared")
 class ChangesInPlace(OnTuples):
     metadata = AlgorithmMetadata(events=("after_dataloader",), writes=("batch",))
-
-    def match(self, event, state):
-        return event is Event.AFTER_DATALOADER
 
     def apply(self, event, state, logger):
         state.batch[0].add_(0.1)
@@ -133,14 +118,6 @@ class DrawsFromTorch(AtLoss):
 class DrawsFromPython(AtLoss):
     def factor(self, state):
         return 1 + 0.1 * random.random()
-
-
-@caught_by("test_no_global_random_draw", also=["test_two_ranks"])
-class DrawsFromNumPy(AtLoss):
-    def factor(self, state):
-        import numpy as np  # noqa: PLC0415  it need not be there for the other tests
-
-        return 1 + 0.1 * np.random.rand()
 
 
 @caught_by("test_no_global_random_draw")

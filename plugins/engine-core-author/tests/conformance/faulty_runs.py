@@ -3,9 +3,9 @@
 import torch
 from torch.nn import functional as F
 
-from engine_core import Algorithm, AlgorithmMetadata, Callback, Event
+from engine_core import AlgorithmMetadata, Callback, Event
 
-from .subjects import AtLoss, Counting, OfAPair, OnTuples, caught_by
+from .subjects import AtItsEvents, AtLoss, Counting, OfAPair, OnTuples, caught_by
 
 
 @caught_by("test_state_dict")
@@ -17,9 +17,6 @@ class SavesAGenerator(Counting):
 @caught_by("test_state_dict")
 class SavesTheLivingTensor(AtLoss):
     metadata = Counting.metadata
-
-    def match(self, event, state):
-        return event in (Event.INIT, Event.AFTER_LOSS)
 
     def apply(self, event, state, logger):
         if event is Event.INIT:
@@ -88,22 +85,10 @@ class NeedsTuples(OfAPair):
         pass
 
 
-@caught_by("test_batches")
-class PassesDictsOver(OfAPair):
-    def match(self, event, state):
-        return isinstance(state.batch, (tuple, list)) and super().match(event, state)
-
-    def validate(self, state):
-        pass
-
-
 @caught_by("test_ragged_batches", also=["test_two_ranks"])
 class NeedsEqualBatches(OnTuples):
     metadata = AlgorithmMetadata(events=("init", "after_dataloader"), writes=("batch",))
     weights = None
-
-    def match(self, event, state):
-        return event in (Event.INIT, Event.AFTER_DATALOADER)
 
     def apply(self, event, state, logger):
         if event is Event.INIT:
@@ -115,11 +100,8 @@ class NeedsEqualBatches(OnTuples):
 
 
 @caught_by("test_ragged_batches")
-class NeedsTwoRows(Algorithm):
+class NeedsTwoRows(AtItsEvents):
     metadata = AlgorithmMetadata(events=("after_loss",), writes=("loss",))
-
-    def match(self, event, state):
-        return event is Event.AFTER_LOSS
 
     def apply(self, event, state, logger):
         state.loss = state.loss * state.outputs.detach().float().std(0).clamp(0.5, 1.5).mean()
@@ -129,9 +111,6 @@ class NeedsTwoRows(Algorithm):
 class KeepsTheWholeTargets(OnTuples):
     metadata = AlgorithmMetadata(events=("batch_start", "after_loss"), writes=("loss",))
 
-    def match(self, event, state):
-        return event in (Event.BATCH_START, Event.AFTER_LOSS)
-
     def apply(self, event, state, logger):
         if event is Event.BATCH_START:
             self.targets = state.batch[1]
@@ -140,11 +119,8 @@ class KeepsTheWholeTargets(OnTuples):
 
 
 @caught_by("test_autocast")
-class MixesFormats(Algorithm):
+class MixesFormats(AtItsEvents):
     metadata = AlgorithmMetadata(events=("after_forward",), writes=("outputs",))
-
-    def match(self, event, state):
-        return event is Event.AFTER_FORWARD
 
     def apply(self, event, state, logger):
         state.outputs = state.outputs @ torch.eye(state.outputs.shape[1])
@@ -157,11 +133,8 @@ class SquaresTheLoss(AtLoss):
 
 
 @caught_by("test_compile")
-class IndexesTheModel(Algorithm):
+class IndexesTheModel(AtItsEvents):
     metadata = AlgorithmMetadata(events=("after_train_batch",), writes=("model",), tags=("compile",))
-
-    def match(self, event, state):
-        return event is Event.AFTER_TRAIN_BATCH
 
     def apply(self, event, state, logger):
         model = state.model
@@ -182,9 +155,6 @@ class BringsListeners(AtLoss):
     """Brings ten, since one costs an event hardly more than the limit."""
 
     metadata = Counting.metadata
-
-    def match(self, event, state):
-        return event in (Event.INIT, Event.AFTER_LOSS)
 
     def apply(self, event, state, logger):
         if event is Event.INIT:

@@ -6,6 +6,8 @@ from torch.nn import functional as F
 from engine_core import Algorithm, AlgorithmMetadata, Event
 from engine_core.errors import ArgumentError, ArgumentTypeError
 
+from .subjects import AtItsEvents
+
 
 def fraction(name, value):
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -45,13 +47,10 @@ class SmoothTargets(Algorithm):
         state.batch_set_item(self.target_key, targets * (1 - self.smoothing) + self.smoothing / targets.shape[-1])
 
 
-class ScaleGradients(Algorithm):
+class ScaleGradients(AtItsEvents):
     """Scales gradients before the step. No arguments."""
 
     metadata = AlgorithmMetadata(name="scale_gradients", events=("after_train_batch",), writes=("model",))
-
-    def match(self, event, state):
-        return event is Event.AFTER_TRAIN_BATCH
 
     def apply(self, event, state, logger):
         for weight in state.model.parameters():
@@ -59,7 +58,7 @@ class ScaleGradients(Algorithm):
                 weight.grad.mul_(0.5)
 
 
-class NoisyLoss(Algorithm):
+class NoisyLoss(AtItsEvents):
     """Multiplies the loss by noise from a generator of its own."""
 
     metadata = AlgorithmMetadata(events=("init", "after_loss"), writes=("loss",), tags=("compile",))
@@ -69,9 +68,6 @@ class NoisyLoss(Algorithm):
         if not isinstance(verbose, bool):
             raise ArgumentTypeError(f"verbose={verbose!r} has to be True or False")
         self.verbose = verbose
-
-    def match(self, event, state):
-        return event in (Event.INIT, Event.AFTER_LOSS)
 
     def apply(self, event, state, logger):
         if event is Event.INIT:
@@ -110,13 +106,10 @@ class CountEvents(Algorithm):
         self.counts = dict(state["counts"])
 
 
-class SoftRectifiers(Algorithm):
+class SoftRectifiers(AtItsEvents):
     """Surgery: puts a module with a parameter in the place of each ReLU."""
 
     metadata = AlgorithmMetadata(events=("init",), writes=("model",), tags=("surgery",), needs=("surgery",))
-
-    def match(self, event, state):
-        return event is Event.INIT
 
     def apply(self, event, state, logger):
         for module in list(state.model.modules()):
