@@ -83,6 +83,8 @@ OF_PLUGINS_AT_FLOORS = [f"tests/test_*{name}.py" for name in ("training", "readm
 BESIDE_AT_FLOORS = [f"tests/beside/test_*_{name}.py" for name in (
     "checkpoints", "events", "places", "ranks", "resume", "table",
 )]  # fmt: skip
+# Of the tables, what several algorithms at once come to in each setting.
+OF_THE_TABLES_AT_FLOORS = ["-k", "not table or together"]
 
 
 def main() -> int:
@@ -103,7 +105,7 @@ def main() -> int:
     if options.command == "alone":
         return test_each_alone(options.ring, rest)
     if options.command == "beside":
-        tests = matching(ROOT, BESIDE_AT_FLOORS) if options.floors else ["tests/beside"]
+        tests = [*matching(ROOT, BESIDE_AT_FLOORS), *OF_THE_TABLES_AT_FLOORS] if options.floors else ["tests/beside"]
         return run_pytest(*tests, "--numprocesses=auto", "--dist=loadfile", *rest, ring="both").returncode
     return test_with(options.command, ring=options.ring, at_floors=options.floors, arguments=rest)
 

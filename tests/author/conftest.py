@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+AUTHOR = ROOT / "plugins" / "engine-core-author"
 WHEELS_OF = runpy.run_path(str(ROOT / ".ci" / "matrix.py"))["wheels_of"]  # each built once for all environments of tox
 # What a shell, or the tox that runs these tests, says about other work than an author's.
 FOREIGN = (
@@ -32,12 +33,9 @@ class Workplace:
     """A folder with plugins in it, and an environment with engine-core and engine-core-author, from their wheels."""
 
     folder: Path
+    home: Path
     core_version: str
     environ: dict[str, str] = field(repr=False)
-
-    @property
-    def home(self) -> Path:
-        return self.folder / "home"
 
     def run(self, *command: str, cwd: Path | None = None) -> str:
         """Run a command, show what it prints if it fails, and return its standard output."""
@@ -66,12 +64,6 @@ class Workplace:
         self.engine_core("plugins", "new", name, *options)
         return self.folder / name
 
-    def start_tox(self, project: Path, *options: str) -> subprocess.Popen[bytes]:
-        """Start a plugin's own tox, with these options; `tox.log` gets what it prints."""
-        command = [sys.executable, "-m", "tox", *options]
-        with (project / "tox.log").open("wb") as log:
-            return subprocess.Popen(command, cwd=project, env=self.environ, stdout=log, stderr=subprocess.STDOUT)
-
     def files(self) -> set[str]:
         """Return the files of the environment, except those that Python writes when it imports."""
         files = (file.relative_to(self.home).as_posix() for file in self.home.rglob("*"))
@@ -82,18 +74,27 @@ def program_of(environment: Path, program: str) -> Path:
     return environment / ("Scripts" if os.name == "nt" else "bin") / program
 
 
+def core_environment(folder: Path) -> Path:
+    """Return an environment with the core, engine-core-author and what the example needs, which is made once."""
+    home = folder / "core"
+    if not home.exists():
+        venv.create(home)
+        wheel, author = WHEELS_OF([ROOT, AUTHOR])
+        uv = (sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", str(program_of(home, "python")))
+        subprocess.run((*uv, f"engine-core[examples] @ {wheel.as_uri()}", str(author)), cwd=ROOT, check=True)
+    return home
+
+
 @pytest.fixture(scope="session")
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
     folder = tmp_path_factory.mktemp("author")
-    wheel, author = WHEELS_OF([ROOT, ROOT / "plugins" / "engine-core-author"])
+    wheel, author = WHEELS_OF([ROOT, AUTHOR])
     constraints = folder / "constraints.txt"
     pins = [(ROOT / file).read_text() for file in ("constraints.txt", ".ci/torch-cpu.txt")]
     built = [f"engine-core @ {wheel.as_uri()}", f"engine-core-author @ {author.as_uri()}\n"]
     constraints.write_text("\n".join([*pins, *built]))
-    ready = Workplace(folder, wheel.name.split("-")[1], environ_with(constraints))
-    venv.create(ready.home)
-    ready.pip("install", f"engine-core[examples] @ {wheel.as_uri()}", str(author))
-    return ready
+    home = core_environment(tmp_path_factory.getbasetemp())
+    return Workplace(folder, home, wheel.name.split("-")[1], environ_with(constraints))
 
 
 def environ_with(constraints: Path) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,90 +12,68 @@ import pytest
 from .conftest import Workplace, program_of
 
 HERE = f"py{sys.version_info.major}{sys.version_info.minor}"
-# The environments of a plugin's tox: all of them once, then the one in which a name with dots and capitals matters.
-WHOLE = ["lint", "type", f"{HERE}-lowest", f"{HERE}-latest", "wheel"]
+ENVIRONMENTS = ["lint", "type", f"{HERE}-lowest", f"{HERE}-latest", "wheel"]
 AWKWARD = "My.Awkward_name"
-TOXES = {"my-algo": WHOLE, AWKWARD: ["wheel"]}
-LONGEST_S = 3600  # for the tox of both, side by side
-EXAMPLES = [
-    ("test-noise", ["--description", """say "hi" to it's 'x' – C:\\x"""]),  # noqa: RUF001
-    ("Two--dashes.2d", ["--with-pass", "--algorithm", "w" * 40, "--author", 'Zoë "Z" <z@example.org>']),
-    ("W" * 40, ["--with-pass", "--description", "d" * 90]),
-]
-SKELETONS = [("true-plugin", ["--with-pass"]), ("x", ["--description", "d" * 90])]
+EXAMPLES = {
+    "Two--dashes.2d": ["--description", """say "hi" to it's 'x' – C:\\x""", "--author", 'Zoë "Z" <z@example.org>'],  # noqa: RUF001
+    "test-" + "W" * 35: ["--algorithm", "w" * 40, "--description", "d" * 90],
+}
 NOTHING = '"""Change nothing."""'
 SOMETHING = """[p.grad.zero_() for p in state.model.parameters()]"""
 
 
 @pytest.fixture(scope="module")
-def toxes(workplace: Workplace) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
-    """Create plugins and start the tox of each, side by side; what they print is in `tox.log`."""
-    started = {
-        "my-algo": workplace.start_tox(workplace.begin("my-algo", "--example", "--with-pass")),
-        AWKWARD: workplace.start_tox(workplace.begin(AWKWARD), "-e", "wheel"),
-    }
-    yield started
-    for process in started.values():
-        process.kill()
-        process.wait()
+def tools(workplace: Workplace) -> Path:
+    """Create a plugin with all that it may have, run its own tox, two environments at a time, and return its folder."""
+    project = workplace.begin(AWKWARD, "--example", "--with-pass")
+    command = (sys.executable, "-m", "tox", "run-parallel", "--parallel", "2", "--parallel-live")
+    done = workplace.attempt(*command, cwd=project)
+    (project / "tox.log").write_text(done.stdout + done.stderr)
+    return project
 
 
-@pytest.mark.parametrize("name", TOXES)
-def test_its_own_tox_is_green(name: str, workplace: Workplace, toxes: dict[str, subprocess.Popen[bytes]]) -> None:
-    status = toxes[name].wait(LONGEST_S)
-    printed = (workplace.folder / name / "tox.log").read_text()
+def test_its_own_tox_is_green(tools: Path) -> None:
+    printed = (tools / "tox.log").read_text()
 
-    assert status == 0, printed
-    assert re.findall(r"^  ([\w-]+): (\w+)", printed, re.MULTILINE) == [(each, "OK") for each in TOXES[name]]
-    tested = [each for each in TOXES[name] if each.startswith(HERE)]
-    assert len(re.findall(r"^=+ \d+ passed\b", printed, re.MULTILINE)) == len(tested)
-
-
-@pytest.fixture(scope="module")
-def tools(workplace: Workplace, toxes: dict[str, subprocess.Popen[bytes]]) -> Path:
-    """Return the folder of a plugin whose environments have all tools in them, from its own tox."""
-    toxes["my-algo"].wait(LONGEST_S)
-    return workplace.folder / "my-algo"
+    assert re.findall(r"^  ([\w-]+): (\w+)", printed, re.MULTILINE) == [(each, "OK") for each in ENVIRONMENTS], printed
+    assert len(re.findall(r"^=+ \d+ passed\b", printed, re.MULTILINE)) == 2
 
 
 @pytest.fixture
-def checked(workplace: Workplace, tools: Path) -> Iterator[Callable[..., tuple[Path, Callable[..., str]]]]:
-    """Return `checked(name, *options)`: create a plugin, install it, check lint and types; return it and a `pytest`."""
+def checked(workplace: Workplace, tools: Path) -> Iterator[Callable[..., Path]]:
+    """Return `checked(name, *options)`, which creates a plugin, and checks its lint and types with those tools."""
     ruff, python = program_of(tools / ".tox" / "lint", "ruff"), program_of(tools / ".tox" / "type", "python")
     uv = [sys.executable, "-m", "uv", "pip"]
     installed = []
 
-    def checked(name: str, *options: str) -> tuple[Path, Callable[..., str]]:
+    def checked(name: str, *options: str) -> Path:
         project = workplace.begin(name, *options)
         workplace.run(*uv, "install", "--python", str(python), "--no-deps", "--editable", str(project))
         installed.append(name)
         workplace.run(str(ruff), "check", cwd=project)
         workplace.run(str(ruff), "format", "--check", cwd=project)
         workplace.run(str(python), "-m", "mypy", "--cache-dir", str(tools / ".mypy_cache"), cwd=project)
-        return project, lambda *given: workplace.attempt(str(python), "-m", "pytest", *given, cwd=project).stdout
+        return project
 
     yield checked
     workplace.run(*uv, "uninstall", "--python", str(python), *installed)
 
 
-@pytest.mark.parametrize(("name", "options"), EXAMPLES)
-def test_lint_types_and_tests_are_green_whatever_its_name(
-    name: str, options: list[str], checked: Callable[..., tuple[Path, Callable[..., str]]]
-) -> None:
-    _, run_pytest = checked(name, "--example", *options)
-    printed = run_pytest()
-
-    assert re.search(r"^=+ \d+ passed\b", printed, re.MULTILINE), printed
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_lint_and_types_are_green_whatever_its_name(name: str, checked: Callable[..., Path]) -> None:
+    checked(name, "--example", "--with-pass", *EXAMPLES[name])
 
 
-@pytest.mark.parametrize(("name", "options"), SKELETONS)
 def test_a_skeleton_fails_its_one_test_until_it_does_something(
-    name: str, options: list[str], checked: Callable[..., tuple[Path, Callable[..., str]]]
+    workplace: Workplace, tools: Path, checked: Callable[..., Path]
 ) -> None:
-    project, run_pytest = checked(name, *options)
-    printed = run_pytest()
+    project = checked("true-plugin", "--with-pass", "--description", "d" * 90)
+    python = str(program_of(tools / ".tox" / f"{HERE}-latest", "python"))
+    uv = (sys.executable, "-m", "uv", "pip", "install", "--python", python)
+    workplace.run(*uv, "--no-deps", "--editable", str(project))
+    printed = workplace.attempt(python, "-m", "pytest", cwd=project).stdout
 
-    own = f"tests/test_{name.replace('-', '_')}.py::test_it_changes_what_a_training_gives"
+    own = "tests/test_true_plugin.py::test_it_changes_what_a_training_gives"
     assert re.findall(r"^FAILED (\S+)", printed, re.MULTILINE) == [own]
     assert re.search(r"^=+ 1 failed, \d+ passed\b", printed, re.MULTILINE), printed
 
@@ -104,4 +81,4 @@ def test_a_skeleton_fails_its_one_test_until_it_does_something(
     text = algorithm.read_text()
     assert text.count(NOTHING) == 1
     algorithm.write_text(text.replace(NOTHING, SOMETHING))
-    assert " 1 passed" in run_pytest(own.partition("::")[0])
+    assert " 1 passed" in workplace.attempt(python, "-m", "pytest", own, cwd=project).stdout

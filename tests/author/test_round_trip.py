@@ -16,21 +16,18 @@ import pytest
 from .conftest import ROOT, Workplace
 
 EXAMPLE = (ROOT / "engine_core" / "examples" / "digits.yaml").read_text()
-PLUGINS = [  # name, options, package, algorithm, class
-    ("a-round-trip", ["--with-pass"], "a_round_trip", "a_round_trip", "ARoundTrip"),
-    ("Awkward.round_plugin", [], "awkward_round_plugin", "awkward_round", "AwkwardRound"),
-]
+NAME, PACKAGE, ALGORITHM, PASS = (
+    "Awkward.round_plugin",
+    "awkward_round_plugin",
+    "awkward_round",
+    "sort_awkward_round_last",
+)
 
 
 @dataclass(frozen=True)
 class Journey:
     """What came of each command, from the build of a plugin's wheel until after it was uninstalled."""
 
-    name: str
-    package: str
-    algorithm: str
-    class_name: str
-    passes: list[str]
     core_version: str
     wheel: Path
     listed: list[dict[str, str]]
@@ -43,13 +40,12 @@ class Journey:
     named: subprocess.CompletedProcess[str]
 
 
-@pytest.fixture(scope="module", params=PLUGINS, ids=lambda plugin: plugin[0])
-def journey(request: pytest.FixtureRequest, workplace: Workplace) -> Journey:
-    name, options, package, algorithm, class_name = request.param
-    project = workplace.begin(name, "--example", *options)
+@pytest.fixture(scope="module")
+def journey(workplace: Workplace) -> Journey:
+    project = workplace.begin(NAME, "--example", "--with-pass")
     workplace.run(sys.executable, "-m", "build", "--wheel", "--no-isolation", str(project))
     (wheel,) = (project / "dist").glob("*.whl")
-    write_configs(project, name, algorithm)
+    write_configs(project)
 
     before = workplace.files()
     workplace.pip("install", str(wheel))
@@ -61,20 +57,19 @@ def journey(request: pytest.FixtureRequest, workplace: Workplace) -> Journey:
     workplace.engine_core(*run)
     results = json.loads((project / "run" / "results.json").read_text())
     workplace.run(*workplace.installed("python"), "-W", "error", "-c", readme_example(project))
-    workplace.pip("uninstall", name)
+    workplace.pip("uninstall", NAME)
     after = workplace.files()
 
     train = [*workplace.installed("engine-core"), "train"]
     required, named = (workplace.attempt(*train, f"{config}.yaml", cwd=project) for config in ("required", "named"))
     seen = (workplace.core_version, wheel, listed, doctored, explained, results)
-    passes = [f"sort_{algorithm}_last"] if options else []
-    return Journey(name, package, algorithm, class_name, passes, *seen, after - before, before - after, required, named)
+    return Journey(*seen, after - before, before - after, required, named)
 
 
-def write_configs(project: Path, name: str, algorithm: str) -> None:
+def write_configs(project: Path) -> None:
     """Write the config of the core's example with another algorithm, and the same without `require_plugins`."""
-    text, plugins = re.subn(r"require_plugins: .*", f"require_plugins: [{name}]", EXAMPLE)
-    text, algorithms = re.subn(r"  - name: .*\n    args: .*", f"  - name: {algorithm}\n    args: {{eta: 1.0e-6}}", text)
+    text, plugins = re.subn(r"require_plugins: .*", f"require_plugins: [{NAME}]", EXAMPLE)
+    text, algorithms = re.subn(r"  - name: .*\n    args: .*", f"  - name: {ALGORITHM}\n    args: {{eta: 1.0e-6}}", text)
     assert (plugins, algorithms) == (1, 1)
     (project / "required.yaml").write_text(text)
     (project / "named.yaml").write_text(re.sub("require_plugins: .*", "", text))
@@ -90,14 +85,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(journey: Journey) -> None:
     info = {name.partition(".dist-info/")[2] for name in names if ".dist-info/" in name}
 
     assert {name for name in names if ".dist-info/" not in name} == {
-        f"{journey.package}/{file}"
-        for file in (
-            "__init__.py",
-            "algorithm.py",
-            "functional.py",
-            "py.typed",
-            *(["passes.py"] if journey.passes else []),
-        )
+        f"{PACKAGE}/{file}" for file in ("__init__.py", "algorithm.py", "functional.py", "passes.py", "py.typed")
     }
     assert info == {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE"}
 
@@ -105,22 +93,22 @@ def test_the_wheel_holds_the_package_and_nothing_else(journey: Journey) -> None:
 def test_it_is_listed(journey: Journey) -> None:
     own = [r for r in journey.listed if not r["distribution"].startswith("engine-core")]
 
-    distribution = journey.package.replace("_", "-")
+    distribution = PACKAGE.replace("_", "-")
     assert [(r["kind"], r["name"], r["distribution"], r["version"], r["status"]) for r in own] == [
-        ("algorithms", journey.algorithm, distribution, "0.1.0", "available"),
-        *(("passes", name, distribution, "0.1.0", "available") for name in journey.passes),
+        ("algorithms", ALGORITHM, distribution, "0.1.0", "available"),
+        ("passes", PASS, distribution, "0.1.0", "available"),
     ]
 
 
 def test_the_doctor_finds_nothing_wrong(journey: Journey) -> None:
     names = {record["name"] for record in journey.doctored}
 
-    assert {journey.algorithm, *journey.passes} <= names
+    assert {ALGORITHM, PASS} <= names
     assert [record for record in journey.doctored if record["problems"] or record["status"] != "available"] == []
 
 
 def test_it_is_explained(journey: Journey) -> None:
-    own = (journey.class_name, journey.algorithm, "runs alone")
+    own = ("AwkwardRound", ALGORITHM, "runs alone")
 
     assert {
         event: [(entry["algorithm"], entry["name"], entry["why"]) for entry in entries]
@@ -131,7 +119,7 @@ def test_it_is_explained(journey: Journey) -> None:
 def test_the_example_trains_with_it(journey: Journey) -> None:
     assert journey.results["eval/accuracy"] > 0.9
     assert journey.results["algorithms"] == {
-        f"{journey.class_name}/AFTER_TRAIN_BATCH": journey.results["batches"],
+        "AwkwardRound/AFTER_TRAIN_BATCH": journey.results["batches"],
     }
 
 
@@ -142,17 +130,17 @@ def test_uninstalled_it_leaves_nothing_and_takes_nothing(journey: Journey) -> No
 def test_a_run_that_requires_it_then_says_what_is_missing(journey: Journey) -> None:
     assert journey.required.returncode == 2
     assert without_line(journey.required.stderr) == (
-        f"Error: required.yaml: require_plugins[0]: {journey.name} is required and no plugin of "
-        f"{journey.package.replace('_', '-')} is installed (installed: engine-core {journey.core_version}, "
+        f"Error: required.yaml: require_plugins[0]: {NAME} is required and no plugin of "
+        f"{PACKAGE.replace('_', '-')} is installed (installed: engine-core {journey.core_version}, "
         f"engine-core-author {journey.core_version}); install "
-        f"it: from engine-core's sources if it is part of them, else run: pip install '{journey.name}'\n"
+        f"it: from engine-core's sources if it is part of them, else run: pip install '{NAME}'\n"
     )
 
 
 def test_a_run_that_names_it_then_says_that_it_is_not_there(journey: Journey) -> None:
     assert journey.named.returncode == 2
     assert without_line(journey.named.stderr) == (
-        f"Error: named.yaml: algorithms[0]: {journey.algorithm!r} is not among the installed algorithms; none is "
+        f"Error: named.yaml: algorithms[0]: {ALGORITHM!r} is not among the installed algorithms; none is "
         "known; see `engine-core plugins list`; install more with pip\n"
     )
 

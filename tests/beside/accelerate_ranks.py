@@ -1,9 +1,8 @@
-"""A program for several processes: trains in a loop with Accelerate in several ways, and writes what each rank saw."""
+"""What several processes see in a loop with Accelerate: each of them trains in several ways."""
 
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +14,9 @@ from accelerate.utils import broadcast_object_list, gather_object
 
 from engine_core import Callback
 from engine_core.errors import UnsupportedError
-from tests.beside.accelerate_runs import Run, make_accelerator, train_words
-from tests.beside.cases import SB, make_algorithms, make_data
+
+from .accelerate_runs import Run, make_accelerator, train_words
+from .cases import SB, make_algorithms, make_data
 
 Loader = torch.utils.data.DataLoader
 
@@ -163,17 +163,13 @@ def resumed() -> dict[str, Any]:
     return {"weights": found[2], "whole": found[0]}
 
 
-def main() -> None:
+def main(path: Path) -> None:
     """Run all, and let rank 0 write what each rank returns."""
     found = {run.__name__: run() for run in (surgery, averaged, refused, chosen, frozen, asked_by_one, uneven, resumed)}
     found |= {"accumulated": averaged(2), "words": words(), "words of two": words(2)}
     together = gather_object([found])
     accelerator = make_accelerator()
     if accelerator.is_main_process:
-        Path(sys.argv[1]).write_text(json.dumps(together), encoding="utf-8")
+        path.write_text(json.dumps(together), encoding="utf-8")
     accelerator.wait_for_everyone()
     accelerator.end_training()  # a process that just ends may abort in gloo's threads
-
-
-if __name__ == "__main__":
-    main()

@@ -29,7 +29,7 @@ from .cases import (
     make_loaders,
     make_net,
     make_words,
-    train_ours,
+    ours,
 )
 
 SETTINGS = ("step", "accumulation")
@@ -134,7 +134,7 @@ def cell(setting: str, case: str) -> str:
         theirs = train(case, setting)
     except UnsupportedError as error:
         return f"refused: {str(error).partition(': ')[2]}"
-    ours = train_ours(case) if setting == "step" else train_ours(case, rows=EVEN, microbatch_size=BATCH // 2)
-    found, reason = differences(theirs, ours), DIFFERS.get((setting, case))
+    sizes = {} if setting == "step" else {"rows": EVEN, "microbatch_size": BATCH // 2}
+    found, reason = differences(theirs, ours(case, **sizes)), DIFFERS.get((setting, case))
     assert bool(found) == (reason is not None), found or f"equal in spite of: {reason}"
     return "equal" if reason is None else f"differs: {reason}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import runpy
 import warnings
@@ -15,7 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from engine_core import Algorithm, AlgorithmMetadata, Callback, Trainer
+from engine_core import Algorithm, Callback, Trainer
 from engine_core.registry import Registry
 
 ROWS, BATCH, EPOCHS, SEED = 53, 8, 2, 3
@@ -160,22 +161,6 @@ def weights_of_words(batch: int) -> tuple[list[float], tuple[int, ...], list[flo
         return net.net.weight.flatten().tolist(), tuple(trainer.state.timestamp[:3]), losses
 
 
-class Differentiated(Algorithm):
-    """Looks at gradients that can be differentiated."""
-
-    metadata = AlgorithmMetadata(events=("after_backward",), writes=())
-    backwards_create_graph = True
-
-    def __init__(self) -> None:
-        self.found: list[bool] = []
-
-    def match(self, event: Any, state: Any) -> bool:
-        return True
-
-    def apply(self, event: Any, state: Any, logger: Any) -> None:
-        self.found.append(state.model[0].weight.grad.requires_grad)
-
-
 class Ended(NamedTuple):
     """What a run left.
 
@@ -239,6 +224,12 @@ def train_ours(case: str, **settings: Any) -> Ended:
             warnings.filterwarnings("ignore", "BatchNorm .* each microbatch", UserWarning)
             trainer.fit()
         return ended(net, trainer.state, losses)
+
+
+@functools.cache
+def ours(case: str, **sizes: int) -> Ended:
+    """Train a case with our Trainer once for all that is compared with it; return what it left, not to be changed."""
+    return train_ours(case, **sizes)
 
 
 def differences(one: Ended, other: Ended) -> list[str]:

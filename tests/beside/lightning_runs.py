@@ -28,7 +28,7 @@ from .cases import (
     make_algorithms,
     make_loaders,
     make_net,
-    train_ours,
+    ours,
 )
 
 ITS_WARNINGS = [
@@ -145,7 +145,7 @@ def cell(setting: str, case: str) -> str:
             raise
         return f"refused: {error}"
     assert case not in REFUSED[setting], f"{case} is not refused"
-    ours = {"rows": EVEN_ROWS, "microbatch_size": BATCH // PARTS} if setting == "accumulation" else {}
-    found, reason = differences(trained, train_ours(case, **ours)), DIFFERS.get((setting, case))
+    sizes = {"rows": EVEN_ROWS, "microbatch_size": BATCH // PARTS} if setting == "accumulation" else {}
+    found, reason = differences(trained, ours(case, **sizes)), DIFFERS.get((setting, case))
     assert bool(found) == bool(reason), found or f"{case} is equal in spite of: {reason}"
     return f"differs: {reason}" if reason else "equal"

@@ -14,7 +14,7 @@ from .accelerate_runs import EVEN, Run, make_accelerator
 from .cases import BATCH, CASES, SB, differences, make_loaders
 
 RESUMED = {
-    **{name: CASES[name] for name in ("ema", "swa", "layer_freezing")},
+    "ema": CASES["ema"],
     "depth and cutout": {**CASES["stochastic_depth"], **CASES["cutout"]},
     "chosen, mixed, averaged": {"selective_backprop": SB, "mixup": {}, "ema": {"decay": 0.9}},
 }
@@ -76,19 +76,6 @@ def test_resumed_within_an_epoch_by_skipping_batches_is_uninterrupted(tmp_path, 
     assert differences(resumed.ended(), whole) == []
 
 
-def test_a_step_that_was_made_is_saved_as_done(tmp_path):
-    run = Run("ema")
-    with run.fit():
-        for batch in run.loop.batches(run.loader):
-            run.loop.gradients(batch)
-            run.optimizer.step()
-            run.accelerator.save_state(tmp_path)
-            break
-    found = torch.load(tmp_path / "custom_checkpoint_0.pkl", weights_only=True)
-    assert found["clock"]["batch"] == 1
-    assert found["algorithms"]["EMA"]["count"] == 1
-
-
 def weights(run):
     return {name: value.clone() for name, value in run.net.state_dict().items()}
 
@@ -96,7 +83,6 @@ def weights(run):
 @pytest.mark.parametrize(
     ("had", "has", "says"),
     [
-        ({"ema": {}}, {}, "was saved with EMA, and this run does not have it"),
         ({"squeeze_excite": {"min_channels": 1}}, {}, "was saved with SqueezeExcite, and this run does not"),
         ({"stochastic_depth": {}, "ema": {}}, {}, "was saved with StochasticDepth, .* was saved with EMA, and"),
     ],

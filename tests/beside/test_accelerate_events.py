@@ -1,16 +1,9 @@
 """The events of a loop with Accelerate come in the documented order; explain, traces, audit and profiler see them."""
 
-import json
-import warnings
-
 import pytest
 import torch
 
-from engine_core import Algorithm, AlgorithmMetadata, Callback, Event
-from engine_core.callbacks.profiler import Profiler
-from engine_core.errors import AuditWarning
-from engine_core_author import RecordingDestination
-from engine_core_author.audit_callback import Audit
+from engine_core import Callback, Event
 
 from .accelerate_runs import Run, make_accelerator
 from .cases import make_loaders
@@ -128,62 +121,6 @@ def test_the_clock_and_the_batch_are_those_of_each_event():
         *(("loaded", 0, 8), ("microbatch", 0, 8), ("loaded", 0, 4), ("microbatch", 0, 4)),
         *(("end", 1, 12, 0.25), ("train", 1, True), ("eval", 3, False, False)),
     ]
-
-
-def test_the_order_is_explained():
-    run = Run("together")
-    assert [e.name for e in run.loop.engine.explain("after_dataloader")] == ["selective_backprop"]
-    assert [e.name for e in run.loop.engine.explain("before_loss")] == ["label_smoothing"]
-    assert [e.name for e in run.loop.engine.explain("batch_end")] == ["ema"]
-
-
-def test_loggers_get_traces_and_what_algorithms_log():
-    logger = RecordingDestination()
-    run = Run("together", loggers=[logger], loaders=make_loaders(rows=16))
-    run.train(1)
-    ran = [(t.name, t.event.value) for traces in logger.traces for t in traces.values() if t.run]
-    assert ran[:6] == [
-        *(("SelectiveBackprop", "init"), ("SelectiveBackprop", "fit_start")),
-        ("SelectiveBackprop", "after_dataloader"),
-        *(("LabelSmoothing", "before_loss"), ("LabelSmoothing", "after_loss"), ("EMA", "batch_end")),
-    ]
-    assert {name for _, metrics in logger.metrics for name in metrics} >= {"selective_backprop/kept"}
-
-
-class Undeclared(Algorithm):
-    metadata = AlgorithmMetadata(events=["after_loss"], writes=[])
-
-    def match(self, event, state):
-        return True
-
-    def apply(self, event, state, logger):
-        state.loss = state.loss * 2
-
-
-def test_the_audit_names_who_broke_a_promise():
-    audit = Audit()
-    with pytest.warns(AuditWarning, match="Undeclared"):
-        Run([Undeclared()], callbacks=[audit], loaders=make_loaders(rows=8)).train(1)
-    assert [(found.field, found.event) for found in audit.findings] == [("loss", Event.AFTER_LOSS)]
-
-
-@pytest.mark.parametrize("case", ["together", "sam", "swa", "stochastic_depth", "cutmix", "progressive_resizing"])
-def test_the_audit_finds_nothing_in_the_algorithms(case):
-    audit = Audit(on_finding="error")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        Run(case, callbacks=[audit], loaders=make_loaders(rows=16)).train(1)
-    assert audit.findings == []
-
-
-def test_the_profiler_has_its_spans(tmp_path):
-    run = Run("together", callbacks=[Profiler(tmp_path / "trace.json")], loaders=make_loaders(rows=16))
-    run.train(1)
-    run.loop.close()
-    names = [span["name"] for span in json.loads((tmp_path / "trace.json").read_text()) if span["ph"] == "X"]
-    assert names.count("algorithm/LabelSmoothing/before_loss") == 2
-    spans = ["fit", "epoch", "batch", "train_batch", "forward", "loss", "backward", "eval"]
-    assert {name for name in names if name.startswith("event/")} == {f"event/{span}" for span in spans}
 
 
 def test_what_raises_names_who_ran_in_the_batch():

@@ -3,8 +3,8 @@
 import pytest
 
 from . import accelerate_runs
-from .accelerate_runs import DIFFERS, EVEN, SETTINGS, Run, cell, make_accelerator, train_words
-from .cases import ALONE, BATCH, CASES, check_page, differences, make_loaders, train_ours, weights_of_words
+from .accelerate_runs import DIFFERS, SETTINGS, cell, train_words
+from .cases import ALONE, CASES, check_page, weights_of_words
 
 REFUSED = {"step": set(), "accumulation": {"sam", "gradient_penalty", "carried"}}
 
@@ -33,17 +33,6 @@ def test_places_count_alike_in_batches_of_which_few_count(steps):
     theirs, their_clock = train_words(steps)
     assert theirs == pytest.approx(weights, rel=1e-5, abs=1e-7)
     assert their_clock == clock
-
-
-def test_clipping_is_ours():
-    theirs, ours = Run("ema", max_grad_norm=0.5).train(), train_ours("ema", grad_clip_norm=0.5)
-    assert differences(theirs, ours) == []
-
-
-def test_clipping_comes_after_all_batches_of_a_step():
-    loaders = make_loaders(batch=BATCH // 2, rows=EVEN)
-    theirs = Run("ema", max_grad_norm=0.5, accelerator=make_accelerator(2), loaders=loaders).train()
-    assert differences(theirs, train_ours("ema", grad_clip_norm=0.5, rows=EVEN, microbatch_size=BATCH // 2)) == []
 
 
 def test_the_page_shows_these_cells():

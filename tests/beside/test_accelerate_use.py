@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
-from engine_core import Callback, Objective, Trainer
+from engine_core import Objective, Trainer
 from engine_core_accelerate import EngineLoop
 
 from .accelerate_runs import Run, make_accelerator
@@ -106,18 +106,6 @@ def test_a_loader_without_a_length():
     assert differences(theirs, train_ours("ema", rows=20)) == []
 
 
-def test_the_loader_may_come_with_the_batches():
-    seen = []
-    watch = type("Watch", (Callback,), {"batch_end": lambda self, state, logger: seen.append(state.dataloader_len)})
-    run = Run("ema", callbacks=[watch()])
-    with run.loop.fit(run.model, run.optimizer):
-        for _ in range(2):
-            run.epoch()
-            run.evaluate()
-    assert seen == [7] * 14
-    assert differences(run.ended(), train_ours("ema")) == []
-
-
 class Tagger(nn.Module):
     """Takes keywords, as models for texts do."""
 
@@ -183,16 +171,6 @@ def test_the_plugin_of_hook_api_1_works_as_before(api1):
     assert all(torch.equal(value, ours.weights[name]) for name, value in theirs.weights.items())
     assert [line for line in lines if not line.startswith("Hooks")] == ours_lines
     assert run.state.callbacks[0].heard.count("batch_end") == 14
-
-
-def test_closing_closes_callbacks_once():
-    closed = []
-    watch = type("Watch", (Callback,), {"close": lambda self, state, logger: closed.append(1)})
-    run = Run(callbacks=[watch()])
-    run.train(1)
-    run.loop.close()
-    run.loop.close()
-    assert closed == [1]
 
 
 def test_seeds_and_names_are_as_in_the_trainer():

@@ -9,7 +9,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from engine_core import Callback, Event
+from engine_core import Event
 from engine_core.errors import CheckpointError
 from engine_core_author.probes import at_events
 
@@ -21,8 +21,6 @@ OF_FOLDERS = ("ignore:Checkpoint directory .* exists and is not empty", "ignore:
 pytestmark = [*ITS_WARNINGS, pytest.mark.filterwarnings(*OF_FOLDERS)]
 CASES = {
     "ema": cases.CASES["ema"],
-    "swa": cases.CASES["swa"],
-    "layer_freezing": cases.CASES["layer_freezing"],
     "drawing": {"stochastic_depth": {"drop_rate": 0.5}, "cutout": {}},
     "choosing": {"selective_backprop": cases.SB, "mixup": {}, "ema": {"decay": 0.9}},
 }
@@ -69,46 +67,6 @@ def test_the_checkpoint_loads_without_pickle_and_has_our_part_under_the_callback
         "callbacks": {},
         "required": [],
     }
-
-
-def test_the_seed_of_the_saved_run_holds(saved, tmp_path):
-    callback, _ = run(tmp_path, resume=saved, callback=make_callback("ema", seed=99))
-
-    assert callback.state.seed == cases.SEED
-
-
-def test_states_are_handed_out_at_fit_start_when_weights_are_loaded(saved, tmp_path):
-    weight = torch.load(saved, weights_only=True)["state_dict"]["net.0.weight"]
-
-    class Watch(Callback):
-        def __init__(self):
-            self.heard = []
-
-        def init(self, state, logger):
-            self.heard.append(("init", state.timestamp.batch))
-
-        def after_load(self, state, logger):
-            loaded = torch.equal(state.model[0].weight, weight), len(state.optimizers[0].state) > 0
-            self.heard.append(("after_load", state.timestamp.batch, *loaded))
-
-        def fit_start(self, state, logger):
-            self.heard.append(("fit_start", state.timestamp.batch, len(state.optimizers[0].state) > 0))
-
-        def epoch_start(self, state, logger):
-            self.heard.append(("epoch_start", state.timestamp.epoch))
-
-    watch = Watch()
-    run(tmp_path, resume=saved, callback=make_callback("ema", callbacks=[watch]))
-
-    assert watch.heard == [("init", 0), ("after_load", 7, True, True), ("fit_start", 7, True), ("epoch_start", 1)]
-
-
-def test_a_checkpoint_in_mid_epoch_keeps_clock_and_averages(tmp_path):
-    saver = ModelCheckpoint(tmp_path / "steps", filename="{step}", save_top_k=-1, every_n_train_steps=4)
-    run(tmp_path / "whole", more=[saver], max_epochs=1)
-    part = torch.load(tmp_path / "steps" / "step=4.ckpt", weights_only=True)["callbacks"]["EngineCallback"]
-
-    assert (part["clock"]["batch"], part["clock"]["sample"], part["clock"]["epoch"]) == (4, 32, 0)
 
 
 def test_a_run_that_is_at_its_end_has_its_states_back(tmp_path):

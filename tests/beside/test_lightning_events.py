@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
-import pytest
-
-from engine_core import Algorithm, AlgorithmMetadata, Callback, Event, LoggerDestination
-from engine_core.errors import AuditWarning
+from engine_core import Callback, Event
 
 from .cases import make_loaders
 from .lightning_runs import ITS_WARNINGS, Digits, make_callback, make_trainer
@@ -107,54 +102,3 @@ def test_an_epoch_that_the_module_cuts_short_ends():
 
     order = f"init fit_start epoch_start {STEP} {STEP} epoch_end epoch_checkpoint fit_end"
     assert heard(fit(module=Short(), batches=1.0, limit_val_batches=0)) == order.split()
-
-
-def test_explain_gives_the_order():
-    explained = fit("together").engine.explain("before_loss")
-    assert [entry.name for entry in explained] == ["label_smoothing"]
-    assert [entry.name for entry in fit("together").engine.explain("batch_end")] == ["ema"]
-
-
-def test_loggers_get_traces():
-    class Keep(LoggerDestination):
-        def __init__(self):
-            self.ran = []
-
-        def log_traces(self, traces):
-            self.ran += [(trace.name, trace.event.value) for trace in traces.values() if trace.run]
-
-    keep = Keep()
-    fit(callback=make_callback("together", loggers=[keep]), batches=1)
-    assert [(name, event) for name, event in keep.ran if event not in {"init", "fit_start", "fit_end"}] == [
-        ("SelectiveBackprop", "after_dataloader"),
-        ("LabelSmoothing", "before_loss"),
-        ("LabelSmoothing", "after_loss"),
-        ("EMA", "batch_end"),
-        ("EMA", "eval_start"),
-        ("EMA", "eval_end"),
-    ]
-
-
-def test_audit_names_who_breaks_a_promise():
-    class Jitter(Algorithm):
-        metadata = AlgorithmMetadata(events=("before_forward", "after_forward"), writes=("batch",))
-
-        def match(self, event, state):
-            return event in self.metadata.events
-
-        def apply(self, event, state, logger):
-            if event == "before_forward":
-                state.batch_set_item(0, state.batch_get_item(0) + 1)
-
-    callback = make_callback("none", callbacks=["audit"])
-    callback.state.algorithms.append(Jitter())
-    with pytest.warns(AuditWarning, match="Jitter changed batch .* did not restore it at AFTER_FORWARD of batch 0"):
-        fit(callback=callback)
-
-
-def test_the_profiler_has_its_spans(tmp_path):
-    callback = fit(callback=make_callback("ema", callbacks=[("profiler", {"path": tmp_path / "trace.json"})]))
-    callback.loop.close()
-    names = {span["name"] for span in json.loads((tmp_path / "trace.json").read_text())}
-
-    assert {"event/forward", "event/loss", "event/backward", "event/train_batch", "algorithm/EMA/batch_end"} <= names

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
-
 import lightning.pytorch as pl
 import pytest
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
@@ -57,19 +53,3 @@ def test_a_name_that_lightning_no_longer_has_is_named(monkeypatch):
         f"engine-core-lightning can't work with lightning {pl.__version__}: it lacks Trainer.is_last_batch; install "
         "'lightning!=2.6.2,!=2.6.3,<2.7,>=2.5.2', or another version of engine-core-lightning"
     )
-
-
-def test_the_offers_are_there_without_lightning_or_torch():
-    program = "import engine_core_lightning.offers, sys; print(*{'torch', 'lightning'} & {*sys.modules})"
-    assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == ""
-
-
-def test_explain_says_who_is_refused_and_plugins_list_shows_a_loop():
-    def engine_core(*arguments):
-        command = [sys.executable, "-m", "engine_core", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-
-    assert re.search("^loops +lightning +engine-core-lightning", engine_core("plugins", "list").stdout, re.MULTILINE)
-    explained = engine_core("explain", "--algorithms", "label_smoothing", "--loop", "lightning")
-    assert explained.returncode != 0
-    assert "LabelSmoothing (labels-plugin 0.1.0) can't work in lightning: no before_loss" in explained.stderr

@@ -26,15 +26,6 @@ def test_a_case_is_equal_or_refused_or_differs_for_a_reason(case, setting):
     assert kind == "equal" or reason
 
 
-def test_exactly_the_named_ones_are_refused():
-    alone = {setting: [name for name in ALONE if name in REFUSED[setting]] for setting in SETTINGS}
-    assert alone == {
-        "step": [],
-        "black box": ["cutmix", "gradient_penalty", "label_smoothing", "mixup", "selective_backprop"],
-        "accumulation": ["gradient_penalty", "sam"],
-    }
-
-
 def test_a_refusal_names_the_plugin_the_reason_and_the_remedy():
     with pytest.raises(UnsupportedError) as caught:
         train("label_smoothing", "black box")

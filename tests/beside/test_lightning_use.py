@@ -11,7 +11,6 @@ import pytest
 import pytorch_lightning
 import torch
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
-from lightning.pytorch.loggers.logger import DummyLogger
 from torch.utils.data import DataLoader, IterableDataset
 
 from engine_core import Event
@@ -21,7 +20,6 @@ from engine_core_lightning import EngineCallback
 
 from .cases import (
     BATCH,
-    SEED,
     differences,
     ended,
     make_data,
@@ -51,7 +49,7 @@ def test_the_module_is_left_as_lightning_leaves_it():
     assert left_over(fit(make_callback("together"))) == left_over(fit(pl.Callback()))
 
 
-@pytest.mark.parametrize("event", ["init", "after_forward", "after_train_batch", "eval_after_forward", "eval_start"])
+@pytest.mark.parametrize("event", ["init", "after_forward", "eval_after_forward"])
 def test_the_module_is_left_so_after_an_exception_too(event):
     names, weights, module = {*vars(fit(pl.Callback()))}, [], Digits()
     keep = at_events([Event.BATCH_END], lambda _, state: weights.append(state.model[0].weight.clone()))
@@ -61,28 +59,6 @@ def test_the_module_is_left_so_after_an_exception_too(event):
     assert left_over(module)[0] <= names and left_over(module)[1] == 0
     if event.startswith("eval"):  # EMA's weights are out again
         assert torch.equal(module.net[0].weight, weights[-1])
-
-
-def test_what_stood_in_the_module_stands_there_again():
-    class Plain(Digits):
-        def __init__(self):
-            super().__init__()
-            del self.criterion
-            self.criterion = torch.nn.functional.cross_entropy
-
-    module = fit(callback := make_callback("label_smoothing"), Plain())
-    assert module.criterion is torch.nn.functional.cross_entropy
-    ours = train_ours("label_smoothing")
-    assert differences(ended(module.net, callback.state, module.losses), ours) == []
-
-
-def test_the_attributes_of_the_loss_can_be_read_in_training():
-    class Reading(Digits):
-        def training_step(self, batch, batch_idx):
-            assert self.criterion.reduction == "mean"
-            return super().training_step(batch, batch_idx)
-
-    fit(make_callback("label_smoothing"), Reading(), max_steps=1)
 
 
 def test_two_runs_in_a_row_with_one_module_and_two_callbacks():
@@ -176,21 +152,6 @@ def test_by_lightnings_other_name():
         make_trainer([make_callback("mixup", loss_fn=None)], library=pytorch_lightning).fit(Same(), make_loaders()[0])
 
 
-def test_the_api_1_plugin_takes_part(api1):
-    given = ["double_loss", ("api1_scale_inputs", {"factor": 3}), ("api1_keep_first", {"keep": 5}), "anywhere"]
-    others = {"callbacks": ["api1_witness", "api1_bystander"], "loggers": ["api1_ledger"]}
-    callback = EngineCallback(given, model="net", loss_fn="criterion", seed=SEED, **others)
-    callback.engine.host.register(api1.Hooks())
-    module = fit(callback)
-    left = ended(module.net, callback.state, module.losses)
-    hears = callback.state.callbacks[0].heard
-
-    ours = train_ours("none", algorithms=given)
-    assert differences(left, ours) == []
-    assert set(hears) == {event.value for event in Event} - {"before_dataloader", "after_load"}
-    assert any(entry.startswith("Hooks") for entry in api1.journal)
-
-
 def test_a_loader_without_length():
     class Stream(IterableDataset):
         def __iter__(self):
@@ -206,28 +167,6 @@ def test_a_loader_without_length():
     assert differences(ended(module.net, callback.state, module.losses), train_ours("ema")) == []
 
 
-def test_the_last_batch_counts_its_rows():
-    clock = []
-    watch = at_events([Event.BATCH_END], lambda _, state: clock.append(state.timestamp.sample))
-    fit(make_callback("none", callbacks=[watch]), max_epochs=1)
-    assert clock == [8, 16, 24, 32, 40, 48, 53]
-
-
-def test_what_algorithms_log_reaches_the_trainers_loggers():
-    class Keep(DummyLogger):
-        logged: list = []  # noqa: RUF012
-
-        def log_metrics(self, metrics, step=None):
-            self.logged.append((metrics, step))
-
-    def log(_, state):
-        callback.engine.logger.log_metrics({"mine": state.timestamp.batch * 10})
-
-    callback = make_callback("none", callbacks=[at_events([Event.BATCH_END], log)])
-    fit(callback, max_steps=2, logger=Keep())
-    assert [entry for entry in Keep.logged if "mine" in entry[0]] == [({"mine": 10}, 1), ({"mine": 20}, 2)]
-
-
 def test_results_have_lightnings_names():
     found = []
     watch = at_events([Event.EVAL_END], lambda _, state: found.append((state.dataloader_label, dict(state.metrics))))
@@ -238,11 +177,9 @@ def test_results_have_lightnings_names():
 @pytest.mark.parametrize(
     ("settings", "horizon"),
     [
-        ({"max_epochs": 2, "max_steps": 100}, "2ep"),
         ({"max_epochs": 2, "max_steps": 14}, "14ba"),
         ({"max_epochs": 2, "max_steps": 3}, "3ba"),
         ({"max_epochs": -1, "max_steps": 3}, "3ba"),
-        ({"max_epochs": 3}, "3ep"),
         ({"max_epochs": 2, "max_steps": 9, "accumulate_grad_batches": 2}, "2ep"),
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 from contextlib import ExitStack
 
 import pytest
@@ -167,14 +166,3 @@ def test_a_patch_leaves_no_trace_and_a_copy_is_the_originals():
         assert owner.criterion.reduction == "mean"
         assert copy.deepcopy(owner).criterion.__class__ is nn.MSELoss
     assert [*vars(owner)] == before
-
-
-def test_a_patch_knows_its_original_when_its_wrapper_is_a_partial():
-    owner = Owner()
-    with ExitStack() as stack:
-        stack.enter_context(
-            patched(owner, "step", functools.partial(lambda factor, original, batch: original(batch) * factor, 3))
-        )
-        assert owner.step.__wrapped__.__func__ is Owner.step
-        assert torch.equal(owner.step(BATCH), Owner.step(owner, BATCH) * 3)
-        assert copy.deepcopy(owner).step.__self__ is not owner

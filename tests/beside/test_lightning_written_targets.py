@@ -160,11 +160,3 @@ def test_a_conversion_in_the_step_is_refused_where_an_algorithm_computes_the_los
     assert torch.equal(
         train(step, lambda batch: owner.criterion(owner.net(batch[0]), batch[1].clone())), owner.step(BATCH)
     )  # the same values are as good
-
-
-@pytest.mark.parametrize("where", BATCHES)
-def test_the_key_that_finds_the_targets_of_the_step_is_fine(where):
-    key, batch, get = BATCHES[where]
-    step = written(owner := Owner(), Looks(key))
-    loss = train(step, lambda batch: owner.criterion(owner.net(BATCH[0]), get(batch)), batch)
-    assert torch.equal(loss, owner.step(BATCH))

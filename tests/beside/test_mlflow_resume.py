@@ -39,7 +39,7 @@ def statuses(uri: str) -> list[str]:
     return [run.info.status for run in mlflow_runs(uri)]
 
 
-@pytest.mark.parametrize("point", runs.SOME_POINTS, ids=str)
+@pytest.mark.parametrize("point", runs.SOME_POINTS[::2], ids=str)
 def test_a_run_that_an_exception_cuts_has_each_value_once(point: Any, uri: str, whole: Any, tmp_path: Path) -> None:
     for _ in range(2):  # the second attempt has resumed, and is cut at the same point
         with pytest.raises(Stopped):
@@ -51,21 +51,13 @@ def test_a_run_that_an_exception_cuts_has_each_value_once(point: Any, uri: str, 
     assert (len(statuses(uri)) == 1) == (point[1] > 2 or (point[0] == "batch_start" and point[1] == 2))
 
 
-@pytest.mark.parametrize("point", runs.SOME_POINTS, ids=str)
+@pytest.mark.parametrize("point", runs.SOME_POINTS[1::2], ids=str)
 def test_a_run_that_is_killed_has_each_value_once(point: Any, train: Any, uri: str, whole: Any, tmp_path: Path) -> None:
     job = {"tracker": "mlflow", "place": uri, "folder": str(tmp_path)}
     assert [train(point=point, **job) for _ in range(2)] == [-signal.SIGKILL] * 2
     assert train(point=None, **job) == 0
     assert same_values(runs.metrics_of(uri, mlflow_runs(uri)[-1]), whole)
     assert statuses(uri) == [*["KILLED"] * (len(statuses(uri)) - 1), "FINISHED"]
-
-
-def test_a_run_that_is_cut_again_and_again_has_each_value_once(uri: str, whole: Any, tmp_path: Path) -> None:
-    for point in runs.POINTS[3:]:
-        with pytest.raises(Stopped):
-            attempt(tmp_path, uri, Cut(*point, stop))
-    attempt(tmp_path, uri)
-    assert same_values(in_mlflow(uri), whole)
 
 
 def test_only_runs_of_this_name_that_seem_to_run_are_ended_by_a_run_that_starts_over(uri: str, tmp_path: Path) -> None:

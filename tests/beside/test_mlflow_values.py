@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +12,10 @@ import torch
 from mlflow import MlflowClient
 
 from engine_core import Callback, Engine, Logger, State
-from engine_core.errors import DestinationWarning
 from engine_core_mlflow import MLflow
 
 from .test_tensorboard_values import png, running
-from .tracker_runs import expected, fit, in_mlflow, mlflow_runs, same_values, trainer
+from .tracker_runs import fit, in_mlflow, mlflow_runs
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # MLflow's own
 
@@ -68,16 +65,6 @@ def test_names_that_mlflow_does_not_take_are_made_ones_that_it_takes(uri: str) -
     assert all(name.isascii() and len(name) <= 250 for name in found)
 
 
-def test_a_number_or_a_step_that_no_float_or_integer_holds_spoils_nothing_else(uri: str) -> None:
-    with running(MLflow(uri)) as (_, logger):
-        logger.log_metrics({"good": 1.0}, 1)
-        for value, step, said in ((10**400, 1, "int too large"), (1.0, 2**63, "step=9"), (1.0, 1.5, "whole number")):
-            with pytest.warns(DestinationWarning, match=said):
-                logger.log_metrics({"bad": value}, step)  # type: ignore[arg-type]
-            logger.log_metrics({"good": 2.0}, 2)
-    assert {name for name, _, _ in in_mlflow(uri)} == {"good"}
-
-
 def test_the_hyperparameters_are_there_and_long_ones_are_cut(uri: str) -> None:
     given = {"lr": 0.1, "seed": 2**62, "bad?": "\udc80", "none": None, "long": "x" * 10_000, "empty": ""}
     many = {f"p{number:03}": number for number in range(250)}
@@ -125,32 +112,7 @@ def test_files_are_artifacts(uri: str, tmp_path: Path) -> None:
     assert found == wanted
 
 
-def test_at_the_end_of_a_fit_all_is_there(uri: str) -> None:
-    with trainer(MLflow(uri), None) as made:
-        made.fit()
-        assert same_values(in_mlflow(uri), expected())
-
-
-def test_values_from_before_the_fit_are_there(uri: str) -> None:
-    with trainer(MLflow(uri), None) as made:
-        made.eval()
-        made.fit()
-    assert [step for name, step, _ in in_mlflow(uri) if name == "eval/loss"] == [0, 3, 6, 9]
-
-
 def test_an_experiment_of_ones_own_is_made_and_used_again(uri: str) -> None:
     for _ in range(2):
         fit(MLflow(uri, experiment="it's mine"), None)
     assert len(mlflow_runs(uri, "it's mine")) == 2
-
-
-def test_mlflow_is_imported_when_a_fit_starts_and_not_before() -> None:
-    program = """
-import sys
-from engine_core.registry import Registry
-made = Registry.scan().load("callbacks", "mlflow")()
-made.log_hyperparameters({"a": 1})
-made.log_metrics({"a": 1}, 0)
-print([name for name in ("mlflow", "torch") if name in sys.modules])
-"""
-    assert subprocess.check_output([sys.executable, "-W", "ignore", "-c", program], text=True) == "[]\n"

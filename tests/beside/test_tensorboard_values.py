@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import struct
-import subprocess
-import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -124,15 +122,6 @@ def test_the_order_with_its_reasons_is_there_as_text(tmp_path: Path) -> None:
     }
 
 
-def test_the_users_own_passes_are_in_the_order(tmp_path: Path) -> None:
-    def as_given(algorithms: Any, event: Any) -> Any:
-        return sorted(algorithms, key=lambda algorithm: type(algorithm).__name__)
-
-    fit(TensorBoard(tmp_path), None, algorithm_passes=as_given)
-    text = read_tensorboard(tmp_path).Tensors("order/after_loss/text_summary")[0].tensor_proto.string_val[0].decode()
-    assert text.splitlines()[0] == "1. Listed: before Other: your pass 'as_given'"
-
-
 def test_files_are_images_and_text(tmp_path: Path) -> None:
     class Logs(Callback):
         def fit_start(self, state: State, logger: Logger) -> None:
@@ -172,15 +161,3 @@ def test_values_from_before_the_fit_are_there(tmp_path: Path) -> None:
         made.eval()
         made.fit()
     assert [step for name, step, _ in in_tensorboard(tmp_path) if name == "eval/loss"] == [0, 3, 6, 9]
-
-
-def test_tensorboard_is_imported_when_a_fit_starts_and_not_before() -> None:
-    program = """
-import sys
-from engine_core.registry import Registry
-made = Registry.scan().load("callbacks", "tensorboard")()
-made.log_hyperparameters({"a": 1})
-made.log_metrics({"a": 1}, 0)
-print([name for name in ("tensorboard", "torch") if name in sys.modules])
-"""
-    assert subprocess.check_output([sys.executable, "-c", program], text=True) == "[]\n"

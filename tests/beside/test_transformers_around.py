@@ -14,7 +14,7 @@ from engine_core_author.probes import at_events
 from engine_core_transformers import EngineTrainer, EngineTrainerMixin
 
 from .cases import make_algorithms
-from .transformers_runs import KEYS, Digits, Net, arguments, make_trainer
+from .transformers_runs import Digits, Net, arguments, make_trainer
 
 QUIET = {"eval_strategy": "no"}
 LOSS = nn.CrossEntropyLoss()
@@ -31,8 +31,7 @@ class AtStep(transformers.TrainerCallback):
             self.do(control)
 
 
-@pytest.mark.parametrize("case", ["ema", "sam"])
-def test_an_evaluation_whose_exception_a_callback_catches_does_not_end_the_fit(case, tmp_path):
+def test_an_evaluation_whose_exception_a_callback_catches_does_not_end_the_fit(tmp_path):
     caught, fired = [], []
 
     def fail(_):
@@ -48,12 +47,12 @@ def test_an_evaluation_whose_exception_a_callback_catches_does_not_end_the_fit(c
 
     watch = at_events([Event.FIT_END], lambda event, state: fired.append((event.value, state.timestamp.batch)))
     trainer = make_trainer(
-        *(tmp_path, make_algorithms(case, keys=KEYS)),
+        *(tmp_path, make_algorithms("ema")),
         callbacks=[AtStep(3, evaluate)],
         engine_callbacks=[watch],
         args=QUIET,
     )
-    plain = make_trainer(tmp_path, make_algorithms(case, keys=KEYS), args=QUIET)
+    plain = make_trainer(tmp_path, make_algorithms("ema"), args=QUIET)
     for each in (trainer, plain):
         each.train()
 
@@ -79,9 +78,8 @@ def test_an_epoch_that_a_callback_ends_is_over(tmp_path):
     assert trainer.state.epoch == trainer.engine_state.timestamp.epoch == 2
 
 
-@pytest.mark.parametrize("clip", [0.0, 0.5])
-def test_what_a_user_put_into_the_accelerator_is_called_and_stays(clip, tmp_path):
-    trainer, calls = make_trainer(tmp_path, args={"max_steps": 2, "max_grad_norm": clip, **QUIET}), []
+def test_what_a_user_put_into_the_accelerator_is_called_and_stays(tmp_path):
+    trainer, calls = make_trainer(tmp_path, args={"max_steps": 2, "max_grad_norm": 0.5, **QUIET}), []
     backward, clip_grad_norm_ = trainer.accelerator.backward, trainer.accelerator.clip_grad_norm_
 
     def counted_backward(*args, **kwargs):
@@ -95,7 +93,7 @@ def test_what_a_user_put_into_the_accelerator_is_called_and_stays(clip, tmp_path
     trainer.accelerator.backward, trainer.accelerator.clip_grad_norm_ = counted_backward, counted_clip
     trainer.train()
 
-    assert calls.count("backward") == 2 and calls.count("clip") >= 2 * bool(clip)
+    assert calls.count("backward") == 2 and calls.count("clip") >= 2
     assert trainer.accelerator.backward is counted_backward
     assert trainer.accelerator.clip_grad_norm_ is counted_clip
 

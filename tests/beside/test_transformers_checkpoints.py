@@ -16,8 +16,6 @@ from .transformers_runs import KEYS, Digits, InOrder, Losses, Net, Trainer, argu
 
 CASES = {
     "ema": cases.CASES["ema"],
-    "swa": cases.CASES["swa"],
-    "layer_freezing": cases.CASES["layer_freezing"],
     "drawing": {"stochastic_depth": {"drop_rate": 0.5}, "cutout": {}},
     "choosing": {"selective_backprop": cases.SB, "mixup": {}, "ema": {"decay": 0.9}},
 }
@@ -43,7 +41,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one(case, tmp_path, monkeypatch)
     _, by_epoch = run(tmp_path / "epochs", case, save_strategy="epoch")
     assert differences(whole, by_epoch) == []
 
-    places = (*(f"{by}/checkpoint-{STEPS}" for by in ("epochs", "steps")), "steps/checkpoint-3", "steps/checkpoint-9")
+    places = (f"epochs/checkpoint-{STEPS}", f"steps/checkpoint-{STEPS}", "steps/checkpoint-9")
     for place in places:
         _, resumed = run(tmp_path / "resumed", case, str(tmp_path / place))
         same_evaluations = resumed._replace(losses=whole.losses[-len(resumed.losses) :])
@@ -90,7 +88,7 @@ def with_dropout(folder, kind, resume=None, **args):
     return [weight.clone() for weight in model.state_dict().values()]
 
 
-@pytest.mark.parametrize(("evaluates", "number", "same"), [("epoch", 7, False), ("no", 7, True), ("epoch", 6, True)])
+@pytest.mark.parametrize(("evaluates", "number", "same"), [("epoch", 7, False), ("epoch", 6, True)])
 def test_a_resumed_run_draws_from_torch_what_the_plain_trainer_draws(evaluates, number, same, tmp_path):
     found = []
     for kind in (transformers.Trainer, EngineTrainer):

@@ -1,19 +1,12 @@
 """The events that Hugging Face's Trainer fires, in order, and what explains, traces, audits and measures them."""
 
-import json
-
 import pytest
 import transformers
 
 from engine_core import Algorithm, AlgorithmMetadata, Event
-from engine_core.callbacks.profiler import Profiler
-from engine_core.errors import AuditWarning
-from engine_core_author import RecordingDestination
-from engine_core_author.audit_callback import Audit
 from engine_core_author.probes import at_events
 
-from .cases import make_algorithms
-from .transformers_runs import KEYS, Digits, make_trainer
+from .transformers_runs import Digits, make_trainer
 
 STEP = """
 after_dataloader batch_start before_train_batch before_forward after_forward before_loss after_loss before_backward
@@ -102,49 +95,6 @@ def test_each_evaluation_set_has_its_label(tmp_path):
     trainer.evaluate()
     assert labels == ["eval_near", "eval_far"]
     assert {"eval_near_loss", "eval_far_loss"} <= trainer.engine_state.metrics.keys()
-
-
-def test_explain_gives_the_order_and_loggers_get_traces(tmp_path):
-    memory = RecordingDestination()
-    algorithms = make_algorithms("together", keys=KEYS)[::-1]
-    trainer = make_trainer(tmp_path, algorithms, engine_loggers=memory, args={"max_steps": 1, "eval_strategy": "no"})
-    order = {event: [each.name for each in trainer.engine.explain(event)] for event in ("fit_start", "before_loss")}
-    assert order == {"fit_start": ["selective_backprop", "ema"], "before_loss": ["label_smoothing"]}
-
-    trainer.train()
-    ran = [key for traces in memory.traces for key, trace in traces.items() if trace.run]
-    assert [key for key in ran if "LOSS" in key] == ["LabelSmoothing/BEFORE_LOSS", "LabelSmoothing/AFTER_LOSS"]
-    assert "SelectiveBackprop/AFTER_DATALOADER" in ran and "EMA/BATCH_END" in ran
-
-
-class Careless(Algorithm):
-    """Halves the loss, and does not say so."""
-
-    metadata = AlgorithmMetadata(events=("after_loss",), writes=())
-
-    def match(self, event, state):
-        return True
-
-    def apply(self, event, state, logger):
-        state.loss = state.loss / 2
-
-
-def test_the_audit_names_who_broke_a_promise(tmp_path):
-    trainer = make_trainer(tmp_path, [Careless()], engine_callbacks=[Audit()], args={"max_steps": 2})
-    with pytest.warns(AuditWarning, match="Careless changed loss at AFTER_LOSS of batch 0 without declaring it"):
-        trainer.train()
-
-
-def test_the_profiler_has_its_spans(tmp_path):
-    file = tmp_path / "spans.json"
-    callbacks = [Profiler(file)]
-    trainer = make_trainer(tmp_path, make_algorithms("ema"), engine_callbacks=callbacks, args={"max_steps": 2})
-    trainer.train()
-    trainer.engine.close()
-    names = [span["name"] for span in json.loads(file.read_text()) if "name" in span]
-    spans = ("algorithm/EMA/batch_end", "event/forward", "event/loss", "event/backward", "event/train_batch")
-    assert [names.count(span) for span in spans] == [2] * len(spans)
-    assert names.count("event/fit") == names.count("event/eval") == 1
 
 
 class Counting(Algorithm):

@@ -141,8 +141,7 @@ class Asks(EngineTrainer):
         return (loss, outputs) if return_outputs else loss
 
 
-@pytest.mark.parametrize("kind", [Net, Tuples])
-@pytest.mark.parametrize("loss_fn", [None, LOSS])
+@pytest.mark.parametrize(("loss_fn", "kind"), [(None, Tuples), (LOSS, Tuples), (LOSS, Net)])
 def test_who_asks_for_the_outputs_gets_them(loss_fn, kind, tmp_path):
     trainer = make_trainer(tmp_path, model=kind(), kind=Asks, loss_fn=loss_fn, args={"max_steps": 2})
     assert trainer.train().global_step == 2
@@ -185,7 +184,7 @@ def test_a_loss_in_parts_is_summed_in_evaluations_too(loss_fn, tmp_path):
 
 @pytest.mark.parametrize(
     ("given", "names"),
-    [(None, ["labels"]), (["labels", "index"], ["labels", "index"]), (["index"], ["index", "labels"])],
+    [(None, ["labels"]), (["index"], ["index", "labels"])],
 )
 def test_the_names_of_labels_that_the_user_gave_are_kept(given, names, tmp_path):
     seen = []

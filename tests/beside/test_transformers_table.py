@@ -6,8 +6,8 @@ from engine_core.registry import Registry
 from engine_core_transformers.offers import TRANSFORMERS_OFFERS
 
 from . import transformers_runs
-from .cases import ALONE, check_page, differences, train_ours
-from .transformers_runs import ACCUMULATION, BLACK_BOX, CASES_OF_THE_TABLE, DIFFERS, SETTINGS, STEP, cell, ours
+from .cases import ALONE, check_page, differences, ours, train_ours
+from .transformers_runs import ACCUMULATION, BLACK_BOX, CASES_OF_THE_TABLE, DIFFERS, SETTINGS, STEP, cell
 
 REFUSED = {
     STEP: [],

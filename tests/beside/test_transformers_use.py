@@ -8,7 +8,7 @@ import transformers
 from accelerate.utils import DistributedType
 from torch import nn
 
-from engine_core import Algorithm, AlgorithmMetadata, Event
+from engine_core import Event
 from engine_core.errors import ArgumentError, PluginError, UnsupportedError
 from engine_core_author.probes import Injected, at_events, raise_at
 from engine_core_transformers import EngineTrainer, EngineTrainerMixin
@@ -176,38 +176,6 @@ def test_model_init_has_init_on_each_model(tmp_path):
     assert len(models) == 3 and all(len([*model.parameters()]) == len([*models[0].parameters()]) for model in models)
 
 
-class Placed(dict):
-    """A batch whose items are also known by their places, as those of a pair are."""
-
-    def _name(self, key):
-        return [*self][key] if isinstance(key, int) else key
-
-    def __getitem__(self, key):
-        return super().__getitem__(self._name(key))
-
-    def __setitem__(self, key, value):
-        super().__setitem__(self._name(key), value)
-
-
-def test_the_plugin_of_hook_api_1_works(api1, tmp_path):
-    witness, losses = api1.Witness(), Losses()
-    algorithms = ["double_loss", ("api1_scale_inputs", {"factor": 3}), ("api1_keep_first", {"keep": 5}), "anywhere"]
-    trainer = make_trainer(
-        tmp_path,
-        algorithms,
-        engine_callbacks=[witness, "api1_bystander", losses],
-        engine_loggers=["api1_ledger"],
-        data_collator=lambda rows: Placed(transformers.default_data_collator(rows)),
-    )
-    trainer.engine.host.register(api1.Hooks())
-    trainer.train()
-
-    assert differences(left_by(trainer, losses), train_ours("none", algorithms=algorithms)) == []
-    assert witness.heard[:5] == ["init", "fit_start", "epoch_start", "after_dataloader", "batch_start"]
-    assert witness.heard.count("after_loss") == 14 and witness.heard[-1] == "fit_end"
-    assert {"Ledger after batch 14", "Hooks last", "Ledger: api1/kept is 70 at step 13"} <= {*api1.journal}
-
-
 class Endless(torch.utils.data.IterableDataset):
     """Rows without a number of them."""
 
@@ -226,41 +194,6 @@ def test_a_loader_without_length_counts_epochs_as_they_end(tmp_path):
     assert epochs == [("epoch_start", 0), ("epoch_end", 3), ("epoch_start", 3)]
     assert trainer.engine_state.dataloader_len is None
     assert trainer.engine_state.timestamp[:3] == (1, 5, 36) and trainer.engine_state.get_elapsed_duration().value == 1
-
-
-class Mean(Algorithm):
-    """Doubles what the model gave, in evaluations."""
-
-    metadata = AlgorithmMetadata(events=("eval_after_forward",), writes=("outputs",))
-
-    def match(self, event, state):
-        return True
-
-    def apply(self, event, state, logger):
-        state.outputs = 2 * state.outputs
-
-
-class Plain(nn.Module):
-    """A model that gives a tensor."""
-
-    def __init__(self):
-        super().__init__()
-        self.net = Net()
-
-    def forward(self, pixel_values):
-        return self.net(pixel_values)["logits"]
-
-
-def test_a_model_that_gives_a_tensor_and_outputs_that_an_algorithm_replaces(tmp_path):
-    rows = Digits(53, 73)
-    plain = make_trainer(tmp_path, model=Plain(), args=QUIET).predict(rows)
-    twice = make_trainer(tmp_path, [Mean()], model=Plain(), args=QUIET).predict(rows)
-
-    labels = torch.tensor([row["labels"] for row in rows])
-    assert plain.predictions.shape == (20, 10)
-    torch.testing.assert_close(2 * plain.predictions, twice.predictions)
-    expected = nn.functional.cross_entropy(torch.tensor(twice.predictions), labels).item()
-    assert twice.metrics["test_loss"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_mixin_stands_before_the_sequence_trainer(tmp_path):

@@ -1,10 +1,9 @@
-"""One of two processes that torchrun starts: trains, and writes what the tests compare. Not a test itself."""
+"""What one of two processes that torchrun starts sees in transformers' Trainer. Not a test itself."""
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +77,3 @@ def main(folder: Path) -> None:
     found["refused"] = refusal(folder, make_algorithms("selective_backprop", keys=KEYS))
     found["unfound"] = refusal(folder, ["layer_freezing"], ddp_find_unused_parameters=False)
     (folder / f"{rank}.json").write_text(json.dumps(found))
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    main(Path(sys.argv[1]))

@@ -31,7 +31,7 @@ from .cases import (
     make_data,
     make_net,
     make_words,
-    train_ours,
+    ours,
 )
 
 STEP, BLACK_BOX, ACCUMULATION = SETTINGS = ("step", "black box", "accumulation")
@@ -179,21 +179,14 @@ def train(case: str, setting: str = STEP) -> Ended:
 
 
 @functools.cache
-def ours(case: str, *, accumulates: bool = False) -> Ended:
-    """Return what our Trainer makes of it."""
-    if accumulates:
-        return train_ours(case, batch=ACCUMULATED * BATCH, microbatch_size=BATCH)
-    return train_ours(case)
-
-
-@functools.cache
 def cell(setting: str, case: str) -> str:
     """Return `equal`, `refused: REASON`, or `differs: REASON` as in DIFFERS."""
     try:
         found = train(case, setting)
     except UnsupportedError as error:
         return f"refused: {error}"
-    apart = differences(found, ours(case, accumulates=setting == ACCUMULATION))
+    sizes = {"batch": ACCUMULATED * BATCH, "microbatch_size": BATCH} if setting == ACCUMULATION else {}
+    apart = differences(found, ours(case, **sizes))
     known = DIFFERS.get((setting, case))
     if not apart:
         assert known is None, f"equal in spite of {known!r}"

@@ -178,20 +178,6 @@ def test_what_is_open_stays_when_a_file_is_logged(follow, tmp_path):
     assert opened_now == {"a.txt": True, "confusion.png": False, "summary.txt": True, "tree.svg": True}
 
 
-def test_the_place_that_was_read_stays_when_a_series_is_thinned(follow, tmp_path):
-    folder = write_run(tmp_path / "run", metrics=values(range(1000)), events=EVENTS[:1], results=None)
-    opened = follow(folder)
-    plot = opened.page.locator("figure .plot").first
-    plot.press("Home")
-    for _ in range(6):
-        plot.press("Shift+ArrowRight")
-    assert opened.said().startswith("step 300:")
-    log(folder, *values([1000]))
-    opened.until("document.querySelector('figure td:last-of-type').textContent.includes('each of 2 values')")
-    plot.press("ArrowRight")
-    assert opened.said().startswith(("step 301:", "step 303:"))
-
-
 def test_a_stream_that_was_refused_is_asked_for_again(follow, tmp_path, monkeypatch):
     folder = running(tmp_path / "run")
     refused = []
@@ -207,14 +193,3 @@ def test_a_stream_that_was_refused_is_asked_for_again(follow, tmp_path, monkeypa
     opened = follow(folder)
     opened.until("document.getElementById('follow').textContent === 'following the run'")
     assert refused == [1]
-
-
-def test_what_is_folded_is_printed_too(follow, tmp_path):
-    opened = follow(running(tmp_path / "run"))
-    folded = "document.querySelectorAll('details:not([open])').length"
-    before = opened.value(folded)
-    opened.value("window.dispatchEvent(new Event('beforeprint'))")
-    assert before > 0
-    assert opened.value(folded) == 0
-    opened.value("window.dispatchEvent(new Event('afterprint'))")
-    assert opened.value(folded) == before

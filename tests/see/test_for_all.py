@@ -6,9 +6,9 @@ from left_runs import write_run
 from .runs_to_see import full_run, page_at
 
 
-@pytest.mark.parametrize("runs", [1, 2])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize(
+    ("width", "scheme", "runs"), [(360, "light", 1), (360, "dark", 2), (1280, "dark", 1), (1280, "light", 2)]
+)
 def test_axe_finds_nothing(show, axe, tmp_path, scheme, width, runs):
     folders = [full_run(tmp_path / name) for name in ("one", "two")[:runs]]
     opened = show(page_at(*folders), width=width, color_scheme=scheme)

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import venv
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,26 @@ import pytest
 from .sources import CONFIG, PROJECT, Plugin
 
 ROOT = Path(__file__).resolve().parents[2]
-WHEELS_OF = runpy.run_path(str(ROOT / ".ci" / "matrix.py"))["wheels_of"]  # each built once for all environments of tox
+CORE_ENVIRONMENT = runpy.run_path(str(ROOT / "tests" / "author" / "conftest.py"))["core_environment"]
 Wheels = Callable[[Plugin], Path]
+# Imports once what takes most of the time of a run, and trains in forks, each on the packages of an environment: a job
+# as JSON on each line of its input, answered by the exit code.
+WARM = """
+import json, os, site, sys
+import engine_core.run, torch._dynamo
+from engine_core.cli import main
+for line in sys.stdin:
+    job = json.loads(line)
+    if not (child := os.fork()):
+        os.chdir(job["folder"])
+        os.environ.update(job["environ"])
+        for number, name in enumerate(("stdout", "stderr"), 1):
+            os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT), number)
+        site.addsitedir(job["site"])
+        sys.argv = ["engine-core", "train", "run.yaml"]
+        main()
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
 
 
 @dataclass(frozen=True)
@@ -36,12 +53,22 @@ class Done:
 
 
 @dataclass(frozen=True)
+class Run:
+    """A run with a config that names these algorithms: more of it, and variables of its shell."""
+
+    algorithms: tuple[str, ...]
+    more: str = ""
+    environ: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Environment:
     """A virtual environment that sees the base's packages beside its own, and a folder with a project to train."""
 
     home: Path
     base: Path
     wheels: Wheels = field(repr=False)
+    trainer: subprocess.Popen[str] = field(repr=False)
     environ: dict[str, str] = field(default_factory=dict)
     work: Path = field(init=False)
 
@@ -82,13 +109,7 @@ class Environment:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start engine-core in the project's folder."""
-        command = [str(self.python), "-m", "engine_core", *arguments]
-        # Where no bytecode may be written, torch takes ten seconds to be imported; a color changes what is compared.
-        ours = ("PYTHON", "ENGINE_CORE_", "FORCE_COLOR", "COLUMNS")
-        environ = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
-        environ = {**environ, "OMP_NUM_THREADS": "1", **self.environ}
-        pipe = subprocess.PIPE
-        return subprocess.Popen(command, cwd=self.work, env=environ, stdout=pipe, stderr=pipe, text=True)
+        return start(self.python, "-m", "engine_core", *arguments, cwd=self.work)
 
     def engine_core(self, *arguments: str) -> Done:
         """Run engine-core in the project's folder."""
@@ -107,6 +128,23 @@ class Environment:
         shutil.rmtree(self.work / "runs", ignore_errors=True)
         self.configure(*algorithms, more=more)
         return self.engine_core("train", "run.yaml")
+
+    def train_each(self, **runs: Run) -> dict[str, tuple[Done, bool]]:
+        """Make runs, each in a folder of its name; return what each came to, and whether it has trained."""
+        places = {name: self.beside(name) for name in runs}
+        for name, place in places.items():
+            place.configure(*runs[name].algorithms, more=runs[name].more)
+            job = {"folder": str(place.work), "site": str(self.site), "environ": runs[name].environ}
+            self.trainer.stdin.write(json.dumps(job) + "\n")
+            self.trainer.stdin.flush()
+        return {
+            name: (place.left(int(self.trainer.stdout.readline())), place.has_trained())
+            for name, place in places.items()
+        }
+
+    def left(self, code: int) -> Done:
+        """Return what a run that ended with a code left in the project's folder."""
+        return Done(code, *(self.readable((self.work / name).read_text()) for name in ("stdout", "stderr")))
 
     def configure(self, *algorithms: str, more: str = "") -> None:
         """Write the config."""
@@ -137,10 +175,15 @@ class Environment:
         return found
 
 
-def together(*calls: Callable[[], Any]) -> list[Any]:
-    """Make calls at the same time, two by two, and return what they return."""
-    with ThreadPoolExecutor(2) as pool:
-        return [call.result() for call in [pool.submit(call) for call in calls]]
+def start(python: Path, *arguments: str, cwd: Path) -> subprocess.Popen[str]:
+    """Start a Python in a neutral shell."""
+    # Where no bytecode may be written, torch takes ten seconds to be imported; a color changes what is compared.
+    ours = ("PYTHON", "ENGINE_CORE_", "FORCE_COLOR", "COLUMNS")
+    environ = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    return subprocess.Popen(
+        [str(python), *arguments], cwd=cwd, env={**environ, "OMP_NUM_THREADS": "1"}, text=True, **pipes
+    )
 
 
 def site_packages(home: Path) -> Path:
@@ -150,13 +193,17 @@ def site_packages(home: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Install the core and the doctor, with the pins that tox sets, into an environment that nothing is added to."""
-    home = tmp_path_factory.mktemp("base")
-    wheels = WHEELS_OF([ROOT, ROOT / "plugins" / "engine-core-author"])
-    venv.create(home)
-    python = home / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    run(*uv_install(python), *map(str, wheels), "numpy")  # which torch warns without
-    return site_packages(home)
+    """Return the packages of the core and the doctor."""
+    return site_packages(CORE_ENVIRONMENT(tmp_path_factory.getbasetemp()))
+
+
+@pytest.fixture(scope="session")
+def trainer(base: Path) -> Iterator[subprocess.Popen[str]]:
+    """Start what makes the runs of all environments."""
+    home = base.parents[1 if os.name == "nt" else 2]
+    with start(home / ("Scripts/python.exe" if os.name == "nt" else "bin/python"), "-c", WARM, cwd=home) as process:
+        yield process
+        process.stdin.close()
 
 
 def uv_install(python: Path) -> tuple[str, ...]:
@@ -188,7 +235,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Wheels:
 
 @pytest.fixture(scope="session")
 def make_environment(
-    base: Path, wheels: Wheels, tmp_path_factory: pytest.TempPathFactory
+    base: Path, wheels: Wheels, trainer: subprocess.Popen[str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[Sequence[Plugin]], Environment]]:
     """Return `make_environment(plugins)`."""
     made: list[Environment] = []
@@ -197,7 +244,7 @@ def make_environment(
         home = tmp_path_factory.mktemp("environment")
         venv.create(home)
         (site_packages(home) / "base.pth").write_text(f"import site; site.addsitedir({str(beside)!r})\n")
-        environment = Environment(home, beside, wheels)
+        environment = Environment(home, beside, wheels, trainer)
         if plugins:
             environment.install(*plugins)
         made.append(environment)

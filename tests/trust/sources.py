@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import contextlib
 import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import hatchling.build as backend
 
 PYPROJECT = """
 [build-system]
@@ -62,11 +63,8 @@ class Plugin:
 
     def build(self, folder: Path) -> Path:
         """Build the wheel."""
-        source = self.write(folder)
-        command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", "dist"]
-        subprocess.run(command, cwd=source, check=True, capture_output=True)
-        (wheel,) = source.glob("dist/*.whl")
-        return wheel
+        with contextlib.chdir(self.write(folder)):
+            return folder / "dist" / backend.build_wheel("dist")
 
 
 ALGORITHM = """

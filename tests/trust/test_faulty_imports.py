@@ -8,7 +8,7 @@ import functools
 import pytest
 
 from .cases import CASES
-from .conftest import Done, together
+from .conftest import Done, Run
 from .sources import HONEST
 
 
@@ -30,7 +30,7 @@ def listed(environment):
 @pytest.fixture(scope="module")
 def both_forms(environment):
     doctor = functools.partial(environment.engine_core, "plugins", "doctor")
-    return together(doctor, functools.partial(doctor, "--json"))
+    return doctor(), doctor("--json")
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +46,7 @@ def examined_as_json(both_forms):
 @pytest.fixture(scope="module")
 def asked_for(environment):
     """Return by name what came of the run that asks for this plugin, and whether it has trained."""
-    places = {case.bare: environment.beside(case.bare) for case in CASES}
-    ran = together(*(functools.partial(place.train, "honest", bare) for bare, place in places.items()))
-    return {bare: (done, place.has_trained()) for (bare, place), done in zip(places.items(), ran, strict=True)}
+    return environment.train_each(honest=Run(("honest",)), **{c.bare: Run(("honest", c.bare)) for c in CASES})
 
 
 def test_the_list_imports_nothing_and_so_finds_nothing(case, environment, listed):
@@ -84,9 +82,9 @@ def test_the_run_that_asks_for_it_stops_before_training(case, asked_for):
     assert asked_for[case.bare] == (Done(2, "", f"Error: run.yaml:6: algorithms[1]: {refusal}\n"), False)
 
 
-def test_the_honest_one_among_them_is_found_good_and_trains(environment, examined):
+def test_the_honest_one_among_them_is_found_good_and_trains(environment, examined, asked_for):
     assert environment.about(examined, "honest") == ["algorithms honest honest-plugin 1.0 available # s no"]
     rows = [line for line in examined.stdout.splitlines() if not line.startswith("    ")]
     assert rows[-1] == f"{len(rows) - 2} plugins, {len(CASES)} with problems"
-    assert environment.train("honest").stderr == ""
-    assert environment.has_trained()
+    done, has_trained = asked_for["honest"]
+    assert (done.code, done.stderr, has_trained) == (0, "", True)

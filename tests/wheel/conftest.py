@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
-import venv
+import tarfile
 from dataclasses import dataclass
 from email.message import Message
 from email.parser import Parser
 from pathlib import Path
 from zipfile import ZipFile
 
+import hatchling.build as backend
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,32 +68,38 @@ def run(*command: str, cwd: Path, code: int = 0) -> str:
     return done.stderr if code else done.stdout
 
 
-def build(folder: Path, package: str, out: Path, *isolation: str) -> Project:
+def build(folder: Path, package: str, out: Path, *, isolated: bool = False) -> Project:
     """Build the sdist, the wheel from the sdist, and the wheel straight from the tree."""
-    command = (sys.executable, "-m", "build", str(folder), "--outdir")
-    run(*command, str(out), *(isolation or ("--installer", "uv")), cwd=ROOT)
-    run(*command, str(out / "tree"), "--wheel", "--no-isolation", cwd=ROOT)
-    (wheel,), (sdist,), (wheel_from_tree,) = out.glob("*.whl"), out.glob("*.tar.gz"), out.glob("tree/*.whl")
+    if isolated:
+        run(sys.executable, "-m", "build", str(folder), "--outdir", str(out), "--installer", "uv", cwd=ROOT)
+    else:
+        made = built_in(folder, "build_sdist", out)
+        with tarfile.open(made) as archive:
+            archive.extractall(out / "unpacked", filter="data")
+        (unpacked,) = (out / "unpacked").iterdir()
+        built_in(unpacked, "build_wheel", out)
+    wheel_from_tree = built_in(folder, "build_wheel", out / "tree")
+    (wheel,), (sdist,) = out.glob("*.whl"), out.glob("*.tar.gz")
     return Project(folder, folder / package, wheel, sdist, wheel_from_tree)
 
 
-def environment(home: Path) -> Environment:
-    venv.create(home)
-    return Environment(home)
+def built_in(folder: Path, hook: str, out: Path) -> Path:
+    """Call a hook of the build backend in a folder, as `build --no-isolation` does in a process of its own."""
+    out.mkdir(exist_ok=True)
+    with contextlib.chdir(folder):
+        return out / getattr(backend, hook)(str(out))
 
 
 @pytest.fixture(scope="session")
 def core(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    return build(ROOT, "engine_core", tmp_path_factory.mktemp("core"))
+    return build(ROOT, "engine_core", tmp_path_factory.mktemp("core"), isolated=True)
 
 
 @pytest.fixture(scope="session")
 def plugins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Project]:
     """Each part and plugin by its name, built with what is installed here, as all require it: see test_metadata."""
     return {
-        name: build(
-            ROOT / "plugins" / name, f"src/{name.replace('-', '_')}", tmp_path_factory.mktemp(name), "--no-isolation"
-        )
+        name: build(ROOT / "plugins" / name, f"src/{name.replace('-', '_')}", tmp_path_factory.mktemp(name))
         for name in (*PARTS, *PLUGINS)
     }
 
@@ -100,27 +108,3 @@ def plugins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Project]:
 def project(request: pytest.FixtureRequest, core: Project, plugins: dict[str, Project]) -> Project:
     """One distribution after the other."""
     return plugins.get(request.param, core)
-
-
-@pytest.fixture(scope="session")
-def bare(core: Project, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """The core alone, without extras."""
-    clean = environment(tmp_path_factory.mktemp("bare"))
-    clean.install(str(core.wheel))
-    return clean
-
-
-@pytest.fixture(scope="session")
-def lean(core: Project, plugins: dict[str, Project], tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """What one needs who trains with an algorithm, and pytest."""
-    clean = environment(tmp_path_factory.mktemp("lean"))
-    clean.install(f"engine-core[examples] @ {core.wheel.as_uri()}", str(plugins["sb-plugin"].wheel), "pytest")
-    return clean
-
-
-@pytest.fixture(scope="session")
-def complete(core: Project, plugins: dict[str, Project], tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """The core with what its example needs, its parts and the plugins."""
-    clean = environment(tmp_path_factory.mktemp("complete"))
-    clean.install(f"{core.wheel}[examples]", *(str(plugin.wheel) for plugin in plugins.values()))
-    return clean

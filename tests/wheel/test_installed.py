@@ -1,12 +1,14 @@
-"""What the installed wheels can do."""
+"""What the installed wheels can do, in one environment that gets more and more of them."""
 
 from __future__ import annotations
 
 import json
+import venv
+from typing import Any
 
 import pytest
 
-from .conftest import AUTHOR, PARTS, PLUGINS, Environment
+from .conftest import AUTHOR, PARTS, PLUGINS, Environment, Project
 
 OURS = ["engine-core", *PARTS, *PLUGINS]
 EVERY_MODULE = """
@@ -27,10 +29,80 @@ for group in [*groups, "console_scripts"]:
             entry.load()
             print(entry.dist.name, entry.name)
 """
+TRAIN = "import sys; sys.stderr = sys.stdout; from engine_core.cli import main; main()"
+PYTEST_PLUGINS = ("-m", "pytest", "--version", "--version")
 
 
-def test_every_module_of_the_core_imports_without_extras(bare: Environment) -> None:
-    assert "engine_core.engine" in bare.run("python", "-c", EVERY_MODULE).split()
+def listed(environment: Environment) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(environment.run("engine-core", "plugins", "list", "--json"))
+    return found
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    home = tmp_path_factory.mktemp("installed")
+    venv.create(home)
+    return Environment(home)
+
+
+@pytest.fixture(scope="session")
+def bare(environment: Environment, core: Project) -> dict[str, Any]:
+    """What the core says alone, without extras."""
+    environment.install(str(core.wheel))
+    return {"modules": environment.run("python", "-c", EVERY_MODULE).split(), "listed": listed(environment)}
+
+
+@pytest.fixture(scope="session")
+def lean(environment: Environment, core: Project, plugins: dict[str, Project], bare: dict[str, Any]) -> dict[str, Any]:
+    """What it says with what one needs who trains with an algorithm, and pytest."""
+    extra = f"engine-core[examples] @ {core.wheel.as_uri()}"
+    environment.install(extra, str(plugins["sb-plugin"].wheel), "pytest")
+    shown = environment.run("python", "-c", TRAIN, "train", "--example", "digits")
+    (run,) = environment.home.glob("runs/*")
+    return {
+        "pytest": environment.run("python", *PYTEST_PLUGINS),
+        "shown": shown,
+        "run": run,
+        "explained": environment.run("engine-core", "explain", str(run)),
+        "refused": {name: environment.run("engine-core", name, "runs", code=2) for name in ("report", "watch")},
+    }
+
+
+@pytest.fixture(scope="session")
+def complete(environment: Environment, plugins: dict[str, Project], lean: dict[str, Any]) -> Environment:
+    """The same with the parts of the core and the plugins."""
+    environment.install(*(str(plugin.wheel) for plugin in plugins.values()))
+    return environment
+
+
+def test_every_module_of_the_core_imports_without_extras_and_it_lists_no_algorithm(bare: dict[str, Any]) -> None:
+    assert "engine_core.engine" in bare["modules"]
+    assert {record["distribution"] for record in bare["listed"]} == {"engine-core"}
+    assert [record["name"] for record in bare["listed"] if record["kind"] == "algorithms"] == []
+
+
+def test_the_example_trains_with_the_core_and_a_plugin_alone(lean: dict[str, Any]) -> None:
+    folder, results = lean["run"], json.loads((lean["run"] / "results.json").read_text())
+    assert results["eval/accuracy"] > 0.95
+    header, row, table = (
+        "algorithms  SelectiveBackprop (sb-plugin 0.1.0)",
+        "epoch 10/10  train/loss ",
+        "  eval/accuracy ",
+    )
+    assert [each for each in (header, row, table) if f"\n{each}" not in lean["shown"]] == []
+    assert (folder / "model.safetensors").is_file()
+    assert (folder / results["checkpoints"]["latest"] / "manifest.json").is_file()
+    assert "after_dataloader: SelectiveBackprop" in lean["explained"]
+
+
+def test_a_command_that_is_not_installed_is_answered_with_what_brings_it(lean: dict[str, Any]) -> None:
+    assert [name for name, said in lean["refused"].items() if 'pip install "engine-core[report]"' not in said] == []
+
+
+def test_a_practitioners_pytest_loads_no_plugin_of_ours(lean: dict[str, Any], complete: Environment) -> None:
+    said = [lean["pytest"], complete.run("python", *PYTEST_PLUGINS)]
+
+    assert [f"{AUTHOR}-" in text for text in said] == [False, True]
 
 
 def test_every_entry_point_loads(complete: Environment) -> None:
@@ -42,7 +114,7 @@ def test_every_entry_point_loads(complete: Environment) -> None:
 
 
 def test_the_command_lists_the_plugins(complete: Environment) -> None:
-    records = json.loads(complete.run("engine-core", "plugins", "list", "--json"))
+    records = listed(complete)
 
     found = [(r["distribution"], r["version"], r["status"]) for r in records if r["name"] == "selective_backprop"]
     assert found == [("sb-plugin", "0.1.0", "available")]
@@ -50,44 +122,8 @@ def test_the_command_lists_the_plugins(complete: Environment) -> None:
     assert {r["status"] for r in records} == {"available"}
 
 
-def test_the_core_alone_lists_no_algorithm(bare: Environment) -> None:
-    records = json.loads(bare.run("engine-core", "plugins", "list", "--json"))
+def test_with_the_report_a_run_has_its_page(complete: Environment, lean: dict[str, Any]) -> None:
+    run = lean["run"].relative_to(complete.home)
 
-    assert {r["distribution"] for r in records} == {"engine-core"}
-    assert [r["name"] for r in records if r["kind"] == "algorithms"] == []
-
-
-def test_a_practitioners_pytest_loads_no_plugin_of_ours(lean: Environment, complete: Environment) -> None:
-    listed = [one.run("python", "-m", "pytest", "--version", "--version") for one in (lean, complete)]
-
-    assert [f"{AUTHOR}-" in text for text in listed] == [False, True]
-
-
-def test_the_example_trains_with_the_core_and_a_plugin_alone(lean: Environment) -> None:
-    program = "import sys; sys.stderr = sys.stdout; from engine_core.cli import main; main()"
-    shown = lean.run("python", "-c", program, "train", "--example", "digits")
-
-    (folder,) = lean.home.glob("runs/*")
-    results = json.loads((folder / "results.json").read_text())
-    assert results["eval/accuracy"] > 0.95
-    header, row, table = (
-        "algorithms  SelectiveBackprop (sb-plugin 0.1.0)",
-        "epoch 10/10  train/loss ",
-        "  eval/accuracy ",
-    )
-    assert [each for each in (header, row, table) if f"\n{each}" not in shown] == []
-    assert (folder / "model.safetensors").is_file()
-    assert (folder / results["checkpoints"]["latest"] / "manifest.json").is_file()
-    assert "after_dataloader: SelectiveBackprop" in lean.run("engine-core", "explain", str(folder))
-
-
-@pytest.mark.parametrize("command", ["diff", "picture", "report", "runs", "watch"])
-def test_a_command_that_is_not_installed_is_answered_with_what_brings_it(lean: Environment, command: str) -> None:
-    assert 'pip install "engine-core[report]"' in lean.run("engine-core", command, "runs", code=2)
-
-
-def test_with_the_report_a_run_has_its_page(complete: Environment) -> None:
-    complete.run("engine-core", "train", "--example", "digits", "--max-duration", "1ep", "--out", "run")
-
-    assert complete.run("engine-core", "report", "run") == "run/report.html\n"
-    assert (complete.home / "run" / "report.html").read_text().startswith("<!doctype html>")
+    assert complete.run("engine-core", "report", str(run)) == f"{run}/report.html\n"
+    assert (complete.home / run / "report.html").read_text().startswith("<!doctype html>")

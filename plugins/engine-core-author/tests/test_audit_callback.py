@@ -5,9 +5,8 @@ import warnings
 
 import pytest
 import torch
-from parts import Memory, acting, batches, linear, net, same, trainer
+from parts import Memory, acting, batches, net, same, trainer
 
-from engine_core import Engine, Logger, State
 from engine_core.errors import ArgumentError, ArgumentTypeError, AuditWarning
 from engine_core_author.audit_callback import Audit
 
@@ -30,13 +29,8 @@ def test_each_kind_of_finding_is_one_warning_and_all_are_counted():
 def test_the_number_of_findings_is_logged_at_the_end_of_fit():
     memory = Memory()
     audited(acting(halve, "after_loss"), loggers=[memory])
-    assert memory.values("audit/findings") == [(2, 2)]
-
-
-def test_without_findings_zero_is_logged():
-    memory = Memory()
     audited(loggers=[memory])
-    assert memory.values("audit/findings") == [(2, 0)]
+    assert memory.values("audit/findings") == [(2, 2), (2, 0)]
 
 
 def test_as_an_error_a_finding_stops_training_with_the_same_words():
@@ -86,33 +80,11 @@ def test_a_pair_of_a_batch_is_compared_whole_and_what_is_between_batches_always(
     }
 
 
-def test_the_end_of_an_epoch_is_compared_also_where_its_batch_is_not():
-    algorithm = acting(lambda event, state: setattr(state, "loss", None), "epoch_end")
-    audit, _ = audited(algorithm, audit=Audit(interval="2ba"), data=batches(4, 4, 4))
-    assert audit.counts.total() == 1
-
-
 def test_in_an_evaluation_its_own_batches_count():
     algorithm = acting(lambda event, state: setattr(state, "outputs", None), "eval_batch_end")
     audit, _ = audited(algorithm, audit=Audit(interval="2ba"), data=batches(4), eval_dataloader=batches(4, 4, 4))
     assert [finding.eval_batch for finding in audit.findings] == [0]
     assert audit.counts.total() == 2
-
-
-def test_the_second_half_is_compared_where_the_first_was_also_if_a_batch_was_counted_in_between():
-    algorithm = acting(
-        lambda event, state: setattr(state, "loss", event.value),
-        "before_train_batch",
-        "after_train_batch",
-        writes=("loss",),
-    )
-    state = State(model=linear(), algorithms=[algorithm], callbacks=[Audit(interval="2ba")])
-    engine = Engine(state, Logger())
-    engine.run_event("before_train_batch")
-    state.timestamp = state.timestamp.to_next_batch()
-    with pytest.warns(AuditWarning, match="did not restore it at AFTER_TRAIN_BATCH of batch 1"):
-        engine.run_event("after_train_batch")
-    engine.close()
 
 
 @pytest.mark.parametrize(
@@ -123,7 +95,6 @@ def test_the_second_half_is_compared_where_the_first_was_also_if_a_batch_was_cou
         ({"fields": []}, ArgumentError, f"the audit has no fields to compare; {KNOWN}"),
         ({"fields": 3}, ArgumentTypeError, f"the audit's fields are a list of names, not 3; {KNOWN}"),
         ({"interval": "1ep"}, ArgumentError, "the audit's interval is a number of batches such as '100ba', not '1ep'"),
-        ({"interval": "0ba"}, ArgumentError, "the audit's interval is a number of batches such as '100ba', not '0ba'"),
         ({"on_finding": "log"}, ArgumentError, "the audit's on_finding is 'warn' or 'error', not 'log'"),
     ],
 )
@@ -177,34 +148,14 @@ def run(audit, **settings):
 @pytest.mark.filterwarnings("ignore:BatchNorm .* each microbatch:UserWarning")
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"microbatch_size": 4}, {"precision": "amp_bf16"}, {"grad_clip_norm": 0.1}],
-    ids=["plain", "microbatches", "bf16", "clipped"],
+    [{}, {"microbatch_size": 4, "precision": "amp_bf16", "grad_clip_norm": 0.1}],
+    ids=["plain", "microbatches in bf16, clipped"],
 )
 def test_a_run_under_audit_ends_with_the_same_bits(settings):
     with warnings.catch_warnings():
         warnings.simplefilter("error", AuditWarning)
         under_audit = run(Audit(), **settings)
     assert same(under_audit, run(None, **settings))
-
-
-def test_it_works_with_the_profiler(tmp_path):
-    profiler = ("profiler", {"path": tmp_path / "trace.json"})
-    assert same(run(None, callbacks=[profiler, Audit()]), run(None))
-
-
-def test_a_custom_loop_is_audited_too():
-    state = State(model=linear(), algorithms=[acting(halve, "after_loss")], callbacks=[Audit()])
-    state.loss = torch.ones(())
-    engine = Engine(state, Logger())
-    with pytest.warns(AuditWarning) as caught:
-        engine.run_event("after_loss")
-    engine.close()
-    assert [str(warning.message) for warning in caught] == [
-        (
-            "Faulty changed loss at AFTER_LOSS of batch 0 without declaring it: "
-            "don't change it, or declare writes=('loss',)"
-        )
-    ]
 
 
 def test_a_new_run_begins_without_findings():

@@ -25,10 +25,6 @@ def test_a_tensor_of_the_loader_that_is_changed_in_place_is_found_though_the_bat
     ]
 
 
-def test_a_new_tensor_in_a_new_batch_is_fine():
-    assert audited(acting(replace, "batch_start", writes=("batch",)))[1] == []
-
-
 def test_a_tensor_that_an_algorithm_made_may_be_changed_in_place():
     made = acting(replace, "batch_start", writes=("batch",), name="Replace", before=("faulty",))
     assert audited(made, acting(double, "batch_start", writes=("batch",)))[1] == []
@@ -40,16 +36,6 @@ def test_that_holds_for_its_microbatches_too():
     assert audited(made, doubling, microbatch_size=3)[1] == []
     assert audited(doubling, microbatch_size=3)[1] == [
         f"Faulty changed batch ([0]) at BEFORE_FORWARD of batch 0 {IN_PLACE}"
-    ]
-
-
-def test_another_tensor_beside_it_is_the_loaders_still():
-    def write(event, state):
-        state.batch[1].zero_()
-
-    made = acting(replace, "batch_start", writes=("batch",), name="Replace", before=("faulty",))
-    assert audited(made, acting(write, "batch_start", writes=("batch",)))[1] == [
-        f"Faulty changed batch ([1]) at BATCH_START of batch 0 {IN_PLACE}"
     ]
 
 

@@ -1,9 +1,7 @@
 """What an algorithm changed at the first half of a pair has to be back too if an exception came between the two."""
 
-import warnings
-
 import pytest
-from parts import acting, linear, net, trainer
+from parts import acting, net, trainer
 
 from engine_core import Engine, Logger, State
 from engine_core.errors import AuditWarning
@@ -70,10 +68,6 @@ def test_after_an_exception_the_second_half_is_held_to_the_same():
     ]
 
 
-def test_an_algorithm_that_restores_after_an_exception_causes_no_finding():
-    assert found_after(setting_p(restore=True)) == []
-
-
 @pytest.mark.parametrize("on_finding", ["warn", "error"])
 def test_an_algorithm_that_does_not_match_after_an_exception_is_found_when_the_engine_closes(on_finding, caplog):
     assert found_after(setting_p(restore=True, match=at_first), on_finding=on_finding) == [LEFT]
@@ -128,15 +122,3 @@ def test_a_custom_loop_that_restores_causes_no_finding():
         engine.run_event("before_forward")
         engine.run_event("after_forward")
     assert audit.findings == []
-
-
-def test_what_the_audit_itself_interrupts_is_not_found_a_second_time():
-    def write(event, state):
-        state.metrics = {"mine": 1.0}
-
-    audit = Audit(on_finding="error")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", AuditWarning)
-        with pytest.raises(AuditWarning):
-            audited(acting(write, "before_loss", "after_loss"), audit=audit, model=linear())
-    assert audit.counts == {("Faulty", "undeclared_write", "metrics", "before_loss"): 1}

@@ -2,8 +2,6 @@
 
 import pytest
 
-from engine_core_author import AlgorithmConformance, BrokenRule
-
 from .conformance import (
     faulty_construction,
     faulty_corners,
@@ -12,35 +10,8 @@ from .conformance import (
     faulty_runs,
     faulty_spreading,
 )
-from .conformance.honest import NoisyLoss
+from .conformance.kits import CHECKS, Kit, outcomes, with_outcome
 from .conformance.subjects import ALSO, CLASSES, AtLoss, Counting, OfAPair
-
-CHECKS = [name for name in vars(AlgorithmConformance) if name.startswith("test_")]
-
-
-class Kit(AlgorithmConformance):
-    def __init__(self, cls):
-        self.cls = cls
-
-    def make_algorithm(self):
-        return getattr(self.cls, "make", self.cls)()
-
-    def make_others(self):
-        return [NoisyLoss()]
-
-
-def caught(cls, checks=CHECKS):
-    """Return those of the checks that find something in an algorithm."""
-    found = []
-    for check in checks:
-        try:
-            getattr(Kit(cls), check)()
-        except BrokenRule as error:
-            found.append((error.who, error.check))
-        except pytest.skip.Exception:
-            pass
-    return found
-
 
 of_one_that_divides_by_zero = pytest.mark.filterwarnings("ignore:std", "ignore:the training loss is nan")
 
@@ -48,19 +19,19 @@ of_one_that_divides_by_zero = pytest.mark.filterwarnings("ignore:std", "ignore:t
 @of_one_that_divides_by_zero
 @pytest.mark.parametrize(("cls", "check"), CLASSES.items())
 def test_a_faulty_algorithm_is_caught_by_the_check_made_for_it(cls, check):
-    assert caught(cls, [check]) == [(cls.__name__, check)]
+    assert outcomes(Kit(getattr(cls, "make", cls)), [check]) == {check: f"broken: {check} by {cls.__name__}"}
 
 
 @pytest.mark.full
 @of_one_that_divides_by_zero
 @pytest.mark.parametrize(("cls", "check"), CLASSES.items())
 def test_a_faulty_algorithm_is_caught_by_the_check_made_for_it_and_by_no_unexpected_one(cls, check):
-    assert {found for _, found in caught(cls)} == {check, *ALSO[cls]}
+    assert {*with_outcome(Kit(getattr(cls, "make", cls)), "broken")} == {check, *ALSO[cls]}
 
 
 @pytest.mark.parametrize("cls", [AtLoss, *(pytest.param(cls, marks=pytest.mark.full) for cls in (Counting, OfAPair))])
 def test_without_the_fault_nothing_is_caught(cls):
-    assert caught(cls) == []
+    assert with_outcome(Kit(cls), "broken") == []
 
 
 def test_each_check_has_a_fault_that_it_catches():

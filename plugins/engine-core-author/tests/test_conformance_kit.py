@@ -7,25 +7,14 @@ from torch import nn
 from engine_core import Algorithm, AlgorithmMetadata, Event
 from engine_core.errors import PluginError
 from engine_core_author import AlgorithmConformance, BrokenRule, PassConformance
-from engine_core_author.rules import ALGORITHM_RULES, PASS_RULES
 
 from .conformance.honest import NoisyLoss, ScaleGradients
+from .conformance.kits import CHECKS, Kit, with_outcome
 from .conformance.subjects import AtLoss
 
-CHECKS = [name for name in vars(AlgorithmConformance) if name.startswith("test_")]
-SKIPPED = ("test_restores", "test_restores_after_an_exception", "test_compile")
-
-
-def passed(kit):
-    """Return the checks that pass; a fault is raised."""
-    found = []
-    for check in CHECKS:
-        try:
-            getattr(kit, check)()
-            found.append(check)
-        except pytest.skip.Exception:
-            pass
-    return found
+PASSED = [
+    check for check in CHECKS if check not in ("test_restores", "test_restores_after_an_exception", "test_compile")
+]
 
 
 def test_the_checks_have_these_names():
@@ -41,29 +30,12 @@ def test_the_checks_have_these_names():
     )
 
 
-@pytest.mark.parametrize("kit", [AlgorithmConformance, PassConformance])
-def test_each_check_is_known_by_its_name_and_class(kit):
-    checks = [(name, check) for name, check in vars(kit).items() if name.startswith("test_")]
-    assert [(check.__name__, check.__qualname__) for _, check in checks] == [
-        (name, f"{kit.__name__}.{name}") for name, _ in checks
-    ]
-
-
-def test_each_check_has_a_rule_and_each_rule_a_check():
-    assert list(ALGORITHM_RULES) == CHECKS
-    assert list(PASS_RULES) == [name for name in vars(PassConformance) if name.startswith("test_")]
-
-
 def test_a_message_says_which_rule_was_broken_what_was_seen_why_it_matters_and_how_to_fix_it():
     class Doubled(AtLoss):
         metadata = AlgorithmMetadata(name="double", events=("after_loss",), writes=("loss",))
 
-    class Kit(AlgorithmConformance):
-        def make_algorithm(self):
-            return Doubled()
-
     with pytest.raises(BrokenRule) as error:
-        Kit().test_metadata()
+        Kit(Doubled).test_metadata()
 
     assert str(error.value) == (
         "Doubled breaks the rule of test_metadata: Its metadata is a valid AlgorithmMetadata, and its name, if given, "
@@ -96,12 +68,8 @@ def test_the_name_in_the_metadata_is_compared_with_the_entry_points(install):
     )
     from their_plugin import ScaleTheLoss  # noqa: PLC0415
 
-    class Kit(AlgorithmConformance):
-        def make_algorithm(self):
-            return ScaleTheLoss()
-
     with pytest.raises(BrokenRule, match=r"'scale_the_loss', but the entry point of their-plugin 1\.0 is 'scale_it'"):
-        Kit().test_metadata()
+        Kit(ScaleTheLoss).test_metadata()
 
 
 class Regression(AlgorithmConformance):
@@ -124,38 +92,7 @@ class Regression(AlgorithmConformance):
 
 
 def test_model_batches_and_loss_may_be_the_authors():
-    assert passed(Regression()) == [name for name in CHECKS if name not in SKIPPED]
-
-
-class Detector(nn.Module):
-    """A model with its own loss, for batches that are mappings."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(3, 2)
-
-    def forward(self, batch):
-        return self.layer(batch["x"])
-
-    def loss(self, outputs, batch):
-        return (outputs - batch["y"]).square().mean()
-
-
-class OwnLoss(Regression):
-    """The same with a model that has its own loss."""
-
-    def make_model(self):
-        return Detector()
-
-    def make_batches(self):
-        return [{"x": torch.randn(6, 3), "y": torch.randn(6, 2)} for _ in range(3)]
-
-    def make_loss(self):
-        return None
-
-
-def test_a_model_with_its_own_loss_may_be_the_authors_and_its_batches_have_their_form():
-    assert passed(OwnLoss()) == [name for name in CHECKS if name not in (*SKIPPED, "test_batches")]
+    assert with_outcome(Regression(), "passed") == PASSED
 
 
 class Bare:
@@ -175,14 +112,7 @@ class Bare:
 
 
 def test_an_algorithm_without_base_class_and_attributes_can_be_checked():
-    class Kit(AlgorithmConformance):
-        def make_algorithm(self):
-            return Bare()
-
-        def make_others(self):
-            return [NoisyLoss(), ScaleGradients()]
-
-    assert passed(Kit()) == [name for name in CHECKS if name not in SKIPPED]
+    assert with_outcome(Kit(Bare, [NoisyLoss, ScaleGradients]), "passed") == PASSED
 
 
 class NeedsNoise(AtLoss):
@@ -192,26 +122,15 @@ class NeedsNoise(AtLoss):
 
 
 def test_what_an_algorithm_requires_is_taken_from_the_others():
-    class Kit(AlgorithmConformance):
-        def make_algorithm(self):
-            return NeedsNoise()
-
-        def make_others(self):
-            return [ScaleGradients(), NoisyLoss()]
-
-    assert "test_writes_declared" in passed(Kit())
+    Kit(NeedsNoise, [ScaleGradients, NoisyLoss]).test_writes_declared()
 
 
 def test_the_check_of_writes_is_skipped_where_nothing_is_declared():
     class Undeclared(AtLoss):
         metadata = AlgorithmMetadata(events=("after_loss",))
 
-    class Kit(AlgorithmConformance):
-        def make_algorithm(self):
-            return Undeclared()
-
     with pytest.raises(pytest.skip.Exception, match="add writes="):
-        Kit().test_writes_declared()
+        Kit(Undeclared).test_writes_declared()
 
 
 def test_a_run_that_ends_within_its_first_epoch_cannot_be_resumed_and_the_check_says_so():
@@ -224,23 +143,15 @@ def test_a_run_that_ends_within_its_first_epoch_cannot_be_resumed_and_the_check_
         def apply(self, event, state, logger):
             state.stop_training()
 
-    class Kit(AlgorithmConformance):
-        def make_algorithm(self):
-            return StopEarly()
-
     with pytest.raises(pytest.skip.Exception, match="ended within its first epoch"):
-        Kit().test_resume()
+        Kit(StopEarly).test_resume()
 
 
 def test_what_passes_say_about_two_instances_in_one_run_is_not_a_fault():
     class Mix(AtLoss):
         metadata = AlgorithmMetadata(events=("after_loss",), writes=("loss",), tags=("loss_interpolation",))
 
-    class Kit(AlgorithmConformance):
-        def make_algorithm(self):
-            return Mix()
-
-    Kit().test_two_instances()
+    Kit(Mix).test_two_instances()
 
 
 @pytest.mark.parametrize(("kit", "method"), [(AlgorithmConformance, "make_algorithm"), (PassConformance, "make_pass")])
@@ -250,18 +161,6 @@ def test_a_class_that_does_not_say_what_to_check_gets_an_error(kit, method):
 
     with pytest.raises(NotImplementedError, match=rf"Nothing has to .*{method}\(self\)"):
         getattr(Nothing(), method)()
-
-
-def test_a_check_leaves_the_global_generators_and_the_threads_as_they_were():
-    class Kit(AlgorithmConformance):
-        def make_algorithm(self):
-            return AtLoss()
-
-    before, threads = torch.get_rng_state(), torch.get_num_threads()
-    Kit().test_resume()
-
-    assert torch.equal(torch.get_rng_state(), before)
-    assert torch.get_num_threads() == threads
 
 
 def test_what_the_algorithm_raises_outside_the_checks_passes_through():
@@ -274,9 +173,5 @@ def test_what_the_algorithm_raises_outside_the_checks_passes_through():
         def apply(self, event, state, logger):
             raise PluginError("not today")
 
-    class Kit(AlgorithmConformance):
-        def make_algorithm(self):
-            return Raises()
-
     with pytest.raises(PluginError, match="not today"):
-        Kit().test_writes_declared()
+        Kit(Raises).test_writes_declared()

@@ -1,11 +1,12 @@
 """The doctor: it imports each plugin in its own process, and says what is wrong with it."""
 
 import os
+import signal
 import sys
 
 import pytest
 
-from engine_core.errors import ArgumentError
+from engine_core.errors import ArgumentError, ArgumentTypeError
 from engine_core.registry import PluginRecord, Registry
 from engine_core_author.doctor import Diagnosis, examine
 
@@ -34,8 +35,8 @@ def diagnose(install):
     return diagnose
 
 
-def test_a_good_plugin_has_no_problems(diagnose):
-    found = diagnose(GOOD)
+def test_a_good_plugin_has_no_problems_whatever_it_warns_of(diagnose):
+    found = diagnose(GOOD + "\n    import warnings; warnings.warn('soon')")
     assert found == Diagnosis(ACME, (), found.seconds, imports_torch=False)
     assert isinstance(found.seconds, float) and found.seconds >= 0
 
@@ -54,16 +55,6 @@ def test_an_import_that_fails_breaks_the_record(diagnose, tmp_path):
         "acme-plugin, or disable it with ENGINE_CORE_DISABLE_PLUGINS=acme-plugin:acme"
     )
     assert (found.record.status, found.record.reason, found.problems) == ("broken", reason, (reason,))
-
-
-def test_a_plugin_that_needs_torch_where_there_is_none_is_reported(diagnose):
-    no_torch = "raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')"
-    assert diagnose("import torch\n" + GOOD.replace("\n    ", "\n"), torch=no_torch).problems == (
-        (
-            f"ModuleNotFoundError: No module named 'torch' (at {sys.path[0]}/torch.py:1); acme-plugin does not declare "
-            "what it needs for 'torch'; report it to its authors, and install the distribution that has this module"
-        ),
-    )
 
 
 def test_an_import_of_torch_is_reported_and_is_not_a_problem(diagnose):
@@ -93,8 +84,8 @@ def test_what_an_import_has_started_ends_with_it(diagnose, tmp_path, ends):
 @pytest.mark.parametrize(
     ("text", "how"),
     [
-        ("import os; os._exit(3)", "exit code 3"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", "signal SIGTERM"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGRTMIN + 1)", f"signal {signal.SIGRTMIN + 1}"),  # no name
         ("import os, sys; print('no\\nluck', file=sys.stderr, flush=True); os._exit(0)", "exit code 0: luck"),
     ],
 )
@@ -106,10 +97,6 @@ def test_what_is_printed_while_importing_is_quoted(diagnose):
     found = diagnose(GOOD + "\n    print()\n    print('Welcome to ACME')\n    print('more')")
     assert found.problems == ("it prints on import: 'Welcome to ACME'; its authors should log it instead",)
     assert found.record.status == "available"
-
-
-def test_a_warning_on_stderr_is_not_a_problem(diagnose):
-    assert diagnose(GOOD + "\n    import warnings; warnings.warn('soon')").problems == ()
 
 
 def test_control_characters_are_escaped_and_long_texts_are_cut(diagnose):
@@ -184,12 +171,15 @@ def test_findings_come_in_the_order_of_the_records(install):
     assert [(d.record.name, d.problems) for d in examine(records[::-1])] == [(f"c{n}", ()) for n in (4, 3, 2, 1, 0)]
 
 
-@pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf")])
-def test_a_time_limit_is_a_positive_number(timeout_s):
-    with pytest.raises(ArgumentError, match=f"^timeout_s has to be a positive number of seconds, not {timeout_s}$"):
+@pytest.mark.parametrize(
+    ("timeout_s", "said"),
+    [
+        (0, "has to be a positive number of seconds, not 0"),
+        (float("nan"), "has to be a positive number of seconds, not nan"),
+        (1e300, r"has to be at most 86400, a day, not 1e\+300"),
+        ("5", "is a number of seconds, not '5'"),
+    ],
+)
+def test_a_time_limit_is_a_positive_number(timeout_s, said):
+    with pytest.raises((ArgumentError, ArgumentTypeError), match=f"^timeout_s {said}$"):
         examine([], timeout_s)
-
-
-def test_a_time_limit_has_a_maximum():
-    with pytest.raises(ArgumentError, match=r"^timeout_s has to be at most 86400, a day, not 1e\+300$"):
-        examine([], 1e300)

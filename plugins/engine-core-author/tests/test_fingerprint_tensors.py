@@ -1,20 +1,18 @@
 """A tensor's digest depends on each of its bits, also where it is computed on a GPU, and on nothing else."""
 
+import itertools
 import warnings
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
 from engine_core_author.audit import changed_leaves, digest, fingerprint
 from engine_core_author.audit.digest import _mixed
 
-DTYPES = [
-    torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn,
-    torch.complex64, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool,
-]  # fmt: skip
+DTYPES = [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.complex64, torch.int64, torch.bool]
 
 
 def changes(before, after):
@@ -39,6 +37,7 @@ def test_each_bit_counts(dtype):
             assert _mixed(before).item() != _mixed(after).item()
 
 
+@settings(max_examples=30)
 @given(st.lists(st.integers(0, 255), max_size=40), st.lists(st.integers(0, 255), max_size=40))
 def test_digests_are_equal_where_the_bytes_are(first, second):
     a, b = torch.tensor(first, dtype=torch.uint8), torch.tensor(second, dtype=torch.uint8)
@@ -46,6 +45,7 @@ def test_digests_are_equal_where_the_bytes_are(first, second):
     assert (len(first), _mixed(a).item()) == (len(second), _mixed(b).item()) if first == second else True
 
 
+@settings(max_examples=30)
 @given(st.lists(st.floats(width=32), min_size=2, max_size=20), st.data())
 def test_no_two_negations_cancel_on_a_gpu(numbers, data):
     x = torch.tensor(numbers)
@@ -65,17 +65,11 @@ def test_the_order_of_equal_words_counts_on_a_gpu_in_each_piece(monkeypatch):
     assert len(digests) == 64
 
 
-def test_a_word_and_its_complement_differ_on_a_gpu():
-    x = torch.tensor([1, 2, 3])
-    assert _mixed(x).item() != _mixed(~x).item()
-
-
-@pytest.mark.parametrize("length", [16, 21])
-@pytest.mark.parametrize("start", range(9))
-def test_a_piece_of_a_larger_tensor_has_the_digest_of_its_copy(start, length):
-    x = torch.arange(40, dtype=torch.uint8)[start : start + length]
-    assert _mixed(x).item() == _mixed(x.clone()).item()
-    assert changes(x, x.clone()) == ()
+def test_a_piece_of_a_larger_tensor_has_the_digest_of_its_copy():
+    for start, length in itertools.product(range(9), (16, 21)):
+        x = torch.arange(40, dtype=torch.uint8)[start : start + length]
+        assert _mixed(x).item() == _mixed(x.clone()).item()
+        assert changes(x, x.clone()) == ()
 
 
 def test_layout_in_memory_does_not_count():
@@ -98,12 +92,6 @@ def test_nothing_but_the_form_of_a_tensor_without_content_counts():
     assert changes(torch.empty(3, device="meta"), torch.empty(3, device="meta")) == ()
     assert changes(torch.empty(0), torch.empty(0)) == ()
     assert changes(torch.empty(0, 2), torch.empty(0, 3)) == ("",)
-
-
-def test_not_a_number_equals_itself_and_its_payload_counts():
-    nan, other = of_bytes([0, 0, 192, 127], torch.float32), of_bytes([1, 0, 192, 127], torch.float32)
-    assert nan.isnan() and other.isnan()
-    assert (changes(nan, nan.clone()), changes(nan, other)) == ((), ("",))
 
 
 def test_a_gradient_that_comes_goes_or_changes_is_a_leaf():
@@ -133,14 +121,6 @@ def test_the_hooks_of_a_tensor_are_leaves_while_they_are_there():
         "p.post_accumulate_grad_hooks",
     )
     assert changed_by(outputs, lambda: outputs.register_hook(torch.sign)) == ("backward_hooks",)
-
-
-def test_the_hooks_of_an_optimizers_step_are_leaves_while_they_are_there():
-    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(2))])
-    assert changed_by(optimizer, lambda: optimizer.register_step_pre_hook(print)) == ("optimizer_step_pre_hooks",)
-    assert changed_by([optimizer], lambda: optimizer.register_step_post_hook(print)) == (
-        "[0]/optimizer_step_post_hooks",
-    )
 
 
 def test_an_equal_tensor_through_which_no_gradient_flows_is_another():

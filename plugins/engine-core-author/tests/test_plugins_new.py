@@ -12,10 +12,10 @@ from click.testing import CliRunner
 from packaging.version import Version
 
 from engine_core.cli import main
-from engine_core.errors import ArgumentError, ArgumentTypeError
+from engine_core.errors import ArgumentError
 from engine_core.registry import Registry
 from engine_core_author.scaffold import create_plugin
-from engine_core_author.scaffold.creating import LICENSES, core_range
+from engine_core_author.scaffold.creating import core_range
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -123,7 +123,6 @@ def test_without_a_pass_it_declares_none(example):
 @pytest.mark.parametrize(
     ("version", "expected"),
     [
-        ("0.1.0", ">=0.1.0,<1"),
         ("0.9.7.post1", ">=0.9.7,<1"),
         ("1.2.3", ">=1.2.3,<2"),
         ("0.3.0rc1", ">=0.3.0rc1,<1"),  # >=0.3.0 would not let it in
@@ -148,20 +147,8 @@ def test_the_licence_names_the_user_that_git_knows(tmp_path, monkeypatch):
     assert declared(project)["authors"] == [{"name": 'Zoë "Z" \\ Müller'}]
 
 
-def test_without_a_user_the_licence_names_the_authors_of_the_plugin():
-    project = create_plugin("my-algo", license="BSD-3-Clause")
-    assert f"Copyright (c) {dt.datetime.now(dt.timezone.utc).year}, the my-algo authors\n" in (
-        project / "LICENSE"
-    ).read_text(encoding="utf-8")
-
-
 def test_the_apache_licence_is_the_repositorys():
     assert (create_plugin("my-algo", license="Apache-2.0") / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
-
-
-@pytest.mark.parametrize("chosen", LICENSES)
-def test_each_licence_that_can_be_chosen_is_in_the_help(chosen):
-    assert chosen in run("--help").output
 
 
 def test_an_unknown_licence_is_refused_with_the_list():
@@ -172,12 +159,6 @@ def test_an_unknown_licence_is_refused_with_the_list():
         "LICENSE and pyproject.toml afterwards\n"
     )
     assert list(Path().iterdir()) == []
-
-
-def test_a_licence_is_a_string(tmp_path):
-    with pytest.raises(ArgumentTypeError) as refused:
-        create_plugin("my-algo", tmp_path, None)
-    assert str(refused.value) == ("the licence of a plugin is a string, one of Apache-2.0, BSD-3-Clause, MIT, not None")
 
 
 def test_an_impossible_name_ends_with_code_2_and_nothing_written():
@@ -202,8 +183,8 @@ def identity(path):
 
 @pytest.mark.parametrize(
     "make",
-    [make_folder, Path.mkdir, Path.touch, lambda path: path.symlink_to("nowhere")],
-    ids=["a folder", "an empty folder", "a file", "a link to nowhere"],
+    [make_folder, lambda path: path.symlink_to("nowhere")],
+    ids=["a folder", "a link to nowhere"],
 )
 def test_whatever_is_there_already_is_left_as_it_is(make):
     path = Path("my-algo")
@@ -233,11 +214,6 @@ def test_a_write_that_fails_half_way_leaves_nothing():
         "Error: 'my-algo' can't be written; nothing is left of it: File too large\n",
     )
     assert list(Path().iterdir()) == []
-
-
-def test_its_folder_has_the_rights_of_any_new_folder():
-    Path("other").mkdir()
-    assert create_plugin("my-algo").stat().st_mode == Path("other").stat().st_mode
 
 
 def test_beginning_a_plugin_imports_nothing_heavy():

@@ -9,7 +9,6 @@ import yaml
 from click.testing import CliRunner
 
 from engine_core.cli import main
-from engine_core.errors import ArgumentTypeError
 from engine_core_author.scaffold import TEST_REQUIREMENTS, create_plugin
 
 if sys.version_info >= (3, 11):
@@ -30,8 +29,8 @@ def new(tmp_path):
     return new
 
 
-@pytest.mark.parametrize("options", [{}, {"example": True}, {"with_pass": True}], ids=str)
-@pytest.mark.parametrize("name", ["my-plugin", "My.Awkward-Name", "x", "true", "l" * 40])
+@pytest.mark.parametrize("options", [{}, {"example": True, "with_pass": True}], ids=str)
+@pytest.mark.parametrize("name", ["My.Awkward-Name", "true", "l" * 40])
 def test_its_python_compiles_and_nothing_is_left_to_fill_in(new, name, options):
     for file, text in new(name, **options).items():
         assert not re.search(r"\$\{?[a-z]|\$\$", text), file
@@ -49,7 +48,6 @@ def test_what_is_left_to_write_is_marked_in_one_place(new, example, places):
 @pytest.mark.parametrize(
     ("description", "in_python"),  # with the quotation marks that ruff chooses
     [
-        ("k steps forward, one step back", '"k steps forward, one step back"'),
         ("""say "hi" to it's 'x'""", r'''"say \"hi\" to it's 'x'"'''),
         ('the "fast" weights', "'the \"fast\" weights'"),
         ("C:\\new $path {name} 中", r'"C:\\new $path {name} 中"'),
@@ -105,11 +103,6 @@ def test_what_can_not_be_written_is_refused(tmp_path, monkeypatch, options, said
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_description_is_a_string(tmp_path):
-    with pytest.raises(ArgumentTypeError, match=r"^the description of a plugin is a string, not 5$"):
-        create_plugin("my-plugin", tmp_path, description=5)
-
-
 def test_the_printed_requirements_are_those_of_the_group(new):
     files = new("my-plugin")
     group = tomllib.loads(files["pyproject.toml"])["dependency-groups"]["test"]
@@ -135,12 +128,3 @@ def test_the_workflow_runs_each_environment_of_tox_once(new):
     assert matrix["engine-core"] == ["lowest", "latest"]
     others = rest["run"].removeprefix("python -m tox run -e ").split(",")
     assert sorted(filter(None, map(str.strip, environments))) == sorted([of_tests, *others])
-
-
-def test_the_workflow_takes_engine_core_from_where_its_owner_says(new):
-    text = new("my-plugin")[".github/workflows/tests.yml"]
-    (job,) = yaml.safe_load(text)["jobs"].values()
-    included = {each["engine-core"]: each["variable"] for each in job["strategy"]["matrix"]["include"]}
-    assert included == {"lowest": "ENGINE_CORE_LOWEST", "latest": "ENGINE_CORE_LATEST"}
-    assert "install engine-core" not in text
-    assert set(job["strategy"]["matrix"]["engine-core"]) == set(included)

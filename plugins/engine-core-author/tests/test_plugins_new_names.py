@@ -19,25 +19,17 @@ def refusal(name):
 @pytest.mark.parametrize(
     ("name", "package", "algorithm", "class_name"),
     [
-        ("my-algo", "my_algo", "my_algo", "MyAlgo"),
         ("My.Awkward-Name", "my_awkward_name", "my_awkward_name", "MyAwkwardName"),
-        ("Under_score", "under_score", "under_score", "UnderScore"),
         ("two--dashes", "two__dashes", "two__dashes", "TwoDashes"),
-        ("SAM2", "sam2", "sam2", "SAM2"),
         ("x", "x", "x", "X"),
-        ("a1", "a1", "a1", "A1"),
         ("in-3d", "in_3d", "in_3d", "In3d"),
-        ("engine-core-noise", "engine_core_noise", "engine_core_noise", "EngineCoreNoise"),
         ("match", "match", "match", "Match"),  # a word only where a statement begins, so a package can have it
         ("l" * 40, "l" * 40, "l" * 40, "L" + "l" * 39),
         ("lookahead-plugin", "lookahead_plugin", "lookahead", "Lookahead"),
         ("SAM2_Plugin", "sam2_plugin", "sam2", "SAM2"),
-        ("look.ahead.plugin", "look_ahead_plugin", "look_ahead", "LookAhead"),
-        ("a--plugin", "a__plugin", "a", "A"),
         ("random-plugin", "random_plugin", "random", "Random"),  # only a module clashes with one of that name
         ("plugin-plugin-plugin", "plugin_plugin_plugin", "plugin_plugin", "PluginPlugin"),
         ("plugin", "plugin", "plugin", "Plugin"),
-        ("myplugin", "myplugin", "myplugin", "Myplugin"),
         ("plugin-sam", "plugin_sam", "plugin_sam", "PluginSam"),
     ],
 )
@@ -85,11 +77,8 @@ LEGAL = (
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("zürich", LEGAL),
         ("", LEGAL),
-        ("two words", LEGAL),
         ("-dash", LEGAL),
-        ("dot.", LEGAL),
         ("../up", LEGAL),
         ("newline\n", LEGAL),
         ("3d", "its package would be '3d', which is not an identifier; begin with a letter"),
@@ -97,13 +86,9 @@ LEGAL = (
         ("Nul.noise", "Windows reserves that name for a device"),
         ("class", "its package would be 'class', a keyword of Python"),
         ("Random", "its package would be 'random', a module of the standard library"),
-        ("test", "its package would be 'test', a module of the standard library"),
-        ("tomllib", "its package would be 'tomllib', a module of the standard library"),
         ("imp", "its package would be 'imp', a module of the standard library"),
         ("sitecustomize", "its package would be 'sitecustomize', which Python imports at every start"),
-        ("UserCustomize", "its package would be 'usercustomize', which Python imports at every start"),
         ("torch", "its package would be 'torch', which its own tests install"),
-        ("py", "its package would be 'py', which its own tests install"),
         ("Engine_Core", "that is the engine itself"),
         ("progress-bar", f"engine-core has a plugin 'progress_bar' of its own{OTHERWISE}"),
         ("set.filo.order.plugin", f"engine-core has a plugin 'set_filo_order' of its own{OTHERWISE}"),
@@ -113,9 +98,18 @@ def test_an_impossible_name_is_refused_with_the_reason(name, reason):
     assert refusal(name) == f"{name!r} can't be the name of a plugin: {reason}"
 
 
-def test_a_name_is_a_string():
-    with pytest.raises(ArgumentTypeError, match=r"^the name of a plugin is a string, not 5$"):
-        create_plugin(5)
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({"name": 5}, "the name of a plugin is a string"),
+        ({"algorithm": 5}, "the name of an algorithm is a string"),
+        ({"description": 5}, "the description of a plugin is a string"),
+        ({"license": 5}, "the licence of a plugin is a string, one of Apache-2.0, BSD-3-Clause, MIT"),
+    ],
+)
+def test_what_is_given_is_a_string(given, what, tmp_path):
+    with pytest.raises(ArgumentTypeError, match=f"^{what}, not 5$"):
+        create_plugin(**{"name": "my-plugin", "folder": tmp_path, **given})
 
 
 def test_no_module_of_the_standard_library_is_shadowed():
@@ -127,7 +121,6 @@ def test_no_module_of_the_standard_library_is_shadowed():
     ("algorithm", "reason"),
     [
         ("", "that has lower-case ASCII letters, digits and '_', and begins with a letter"),
-        ("2d", "that has lower-case ASCII letters, digits and '_', and begins with a letter"),
         ("_x", "that has lower-case ASCII letters, digits and '_', and begins with a letter, as in 'x'"),
         (
             "Look ahead",
@@ -141,11 +134,6 @@ def test_an_impossible_name_of_an_algorithm_is_refused_with_the_reason(algorithm
     with pytest.raises(ArgumentError) as refused:
         name_plugin("my-plugin", algorithm)
     assert str(refused.value) == f"{algorithm!r} can't be the name of an algorithm: {reason}"
-
-
-def test_the_name_of_an_algorithm_is_a_string():
-    with pytest.raises(ArgumentTypeError, match=r"^the name of an algorithm is a string, not 5$"):
-        name_plugin("my-plugin", 5)
 
 
 def test_the_name_of_another_installed_algorithm_would_be_ambiguous(install):

@@ -49,13 +49,6 @@ def test_what_a_rank_is_told_is_a_copy_and_of_the_kinds_that_processes_can_send(
         ThreadRanks.run(lambda ranks: ranks.each(lambda: None))
 
 
-def test_ranks_may_meet_often():
-    assert (
-        ThreadRanks.run(lambda ranks: [ranks.sum(number) for number in range(200)], 4)
-        == [[4.0 * n for n in range(200)]] * 4
-    )
-
-
 @pytest.mark.parametrize(
     ("program", "problem"),
     [

@@ -80,7 +80,7 @@ def test_a_page_has_at_most_2_mb_of_files_the_latest_of_each_run_first(tmp_path)
     assert len(html) < MOST_BYTES_OF_FILES + 200_000
 
 
-@pytest.mark.parametrize("name", ["a.html", ".b.txt", "c.txt.part", "d<b>.txt", "no_ending", "e.TXT"])
+@pytest.mark.parametrize("name", ["a.html", ".b.txt", "d<b>.txt"])
 def test_what_log_file_would_refuse_is_passed_over(run, name):
     keep(run, 1, name)
     assert read_run(run).files == []
@@ -102,10 +102,3 @@ def test_a_folder_that_is_a_link_is_not_followed(run, tmp_path):
     keep(tmp_path / "other", 1, "a.txt")
     (run / "files").symlink_to(tmp_path / "other" / "files")
     assert read_run(run).files == []
-
-
-def test_a_file_that_is_gone_by_now_is_shown_empty(run):
-    keep(run, 1, "a.txt", b"once")
-    data = read_run(run)
-    (run / "files" / "1" / "a.txt").unlink()
-    assert "a.txt step 1, 0 B" in Page(render([data])).text

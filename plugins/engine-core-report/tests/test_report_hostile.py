@@ -114,7 +114,6 @@ def test_a_link_is_not_written_through(tmp_path):
 @pytest.mark.parametrize(
     "line",
     [
-        {"step": 5, "seconds": 1e308, "train/loss": 1},
         {"step": -(10**308), "seconds": 1, "train/loss": 1},
         {"step": 5, "seconds": -1e300, "train/loss": 1},
     ],
@@ -123,18 +122,6 @@ def test_a_step_or_time_that_can_not_be_is_a_damaged_line(tmp_path, line):
     folder = write_run(tmp_path / "run")
     append(folder / "metrics.jsonl", f"{json.dumps(line)}\n")
     assert "1 line of metrics.jsonl can't be read" in page_of(folder).text
-
-
-def test_a_count_that_can_not_be_is_left_out(tmp_path):
-    line = {
-        "kind": "epoch",
-        "step": 4,
-        "epoch": 2,
-        "seconds": 4.5,
-        "runs": {"A/INIT": 1e308, "A/BEFORE_FORWARD": 1e308},
-    }
-    assert "A/BEFORE_FORWARD" not in str(read_run(write_run(tmp_path / "run", events=[line])).strips)
-    assert page_of(tmp_path / "run").ids
 
 
 def test_names_that_look_alike_once_they_are_escaped_have_a_chart_each(tmp_path):

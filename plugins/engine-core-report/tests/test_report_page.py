@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-import time
 
 import pytest
 
@@ -90,17 +89,6 @@ def test_each_chart_has_words_a_live_region_and_a_table(tmp_path):
     assert "train/loss 2 0.5 2 0.5 4" in page.text
 
 
-def test_without_scripts_the_page_says_so_and_has_the_controls(tmp_path):
-    page = page_of(write_run(tmp_path / "run"))
-    assert ("noscript", {}) in page.elements
-    assert "scripts are off" in page.text
-    assert {"axis", "smooth", "log", "reset"} <= set(page.ids)
-
-
-def test_the_best_value_is_shown_with_its_place(tmp_path):
-    assert "eval/loss 0.25 0.125 step 2, epoch 1" in page_of(write_run(tmp_path / "run")).text
-
-
 def test_the_time_is_cut_into_these_parts(tmp_path):
     text = page_of(write_run(tmp_path / "run")).text
     parts = re.findall(r"(\w+) (\d+\.\d) % (\d\.\d\d s|\d+\.\d+ ms) \d", text)
@@ -148,14 +136,7 @@ def test_checkpoints_are_listed_oldest_first_with_marks(tmp_path):
     assert "ep9-ba9" not in text
 
 
-def test_checkpoints_of_a_batch_are_in_the_order_of_attempts(tmp_path):
-    folder = write_run(tmp_path / "run")
-    for number in (7, 2, 5, 1, 8, 3, 6, 4):
-        save_checkpoint(folder, f"ep{number}-ba9", attempt=9 - number)
-    assert [saved.epoch for saved in read_run(folder).checkpoints] == [8, 7, 6, 5, 4, 3, 2, 1]
-
-
-@pytest.mark.parametrize("change", [("1000", "1001"), ('"attempt": 0', '"attempt": 1'), ("{", ""), ("checksum", "sum")])
+@pytest.mark.parametrize("change", [("1000", "1001"), ("{", "")])
 def test_a_checkpoint_whose_manifest_was_changed_is_damaged(tmp_path, change):
     folder = write_run(tmp_path / "run")
     save_checkpoint(folder)
@@ -218,11 +199,10 @@ def long_run(folder, lines=100_000):
     return write_run(folder, metrics=metrics)
 
 
+@pytest.mark.full
 def test_a_page_of_100_000_lines_is_below_500_kb_and_loses_no_spike(tmp_path):
     folder = long_run(tmp_path / "run")
-    began = time.perf_counter()
     write_report([read_run(folder)], folder / "report.html")
-    print(f"100,000 lines: {time.perf_counter() - began:.2f} s")  # noqa: T201  a figure of the notes
     content = (folder / "report.html").read_bytes()
     assert len(content) < 500_000
     line = lines_of(Page(content.decode()))["train/loss"]

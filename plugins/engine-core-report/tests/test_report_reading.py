@@ -36,10 +36,8 @@ def test_a_manifest_stands_for_its_folder(tmp_path):
         (RESULTS, "end", "finished"),
         (None, "pause", "paused"),
         (None, "progress", "unfinished"),
-        (None, "start", "unfinished"),
         (None, "fail", "unfinished"),
         (RESULTS, "resume", "unfinished"),  # it trains again
-        (RESULTS, "pause", "paused"),
         (RESULTS, "of a later version", "finished"),
     ],
 )
@@ -68,13 +66,14 @@ def test_a_run_that_has_logged_nothing_is_an_empty_one(tmp_path):
     assert (run.series, run.last, run.strips, run.timing, run.checkpoints, run.warnings) == ({}, {}, {}, None, [], [])
 
 
-@pytest.mark.parametrize("cut", range(1, len(json.dumps(METRICS[-1])) + 1, 7))
-def test_a_last_line_that_is_being_written_is_left_out(tmp_path, cut):
-    folder = write_run(tmp_path / "run", metrics=METRICS[:-1])
-    append(folder / "metrics.jsonl", json.dumps(METRICS[-1])[:cut])
-    run = read_run(folder)
-    assert run.series["eval/loss"].y == [0.125]
-    assert run.warnings == []
+def test_a_last_line_that_is_being_written_is_left_out(tmp_path):
+    folder, last = write_run(tmp_path / "run", metrics=METRICS[:-1]), json.dumps(METRICS[-1])
+    whole = (folder / "metrics.jsonl").read_text()
+    for cut in range(1, len(last) + 1, 7):
+        (folder / "metrics.jsonl").write_text(whole + last[:cut])
+        run = read_run(folder)
+        assert run.series["eval/loss"].y == [0.125]
+        assert run.warnings == []
 
 
 @pytest.mark.parametrize(
@@ -82,20 +81,16 @@ def test_a_last_line_that_is_being_written_is_left_out(tmp_path, cut):
     [
         "\x00\x01",
         "{",
-        "[]",
         "3",
         '{"step": 1}',
-        '{"step": "1", "seconds": 1}',
-        '{"step": 1, "seconds": null}',
         '{"step": NaN, "seconds": 1}',
-        '{"step": 1e999, "seconds": 1}',
         '{"step": true, "seconds": 1}',
         "[" * 100_000,
         '{"step": 1, "seconds": 1, "train/loss": ' + "9" * 5000 + "}",
         '{"step": 1, "seconds": 1, "text": "' + "x" * 2**20 + '"}',
         '{"step": 1, "seconds": 1, "text": "' + "x" * 3 * 2**20 + '"}',
     ],
-    ids=range(14),
+    ids=range(10),
 )
 def test_a_damaged_line_is_counted_and_the_others_are_read(tmp_path, line):
     folder = write_run(tmp_path / "run", metrics=METRICS[:2])
@@ -103,12 +98,6 @@ def test_a_damaged_line_is_counted_and_the_others_are_read(tmp_path, line):
     run = read_run(folder)
     assert run.warnings == ["1 line of metrics.jsonl can't be read and is left out"]
     assert run.series["train/loss"].y == [2.0, 1.0, 0.75]
-
-
-def test_two_damaged_lines_are_counted(tmp_path):
-    folder = write_run(tmp_path / "run")
-    append(folder / "metrics.jsonl", "x\ny\n")
-    assert read_run(folder).warnings == ["2 lines of metrics.jsonl can't be read and are left out"]
 
 
 def test_a_value_that_is_not_finite_is_a_gap_and_told(tmp_path):
@@ -132,11 +121,6 @@ def test_a_drop_of_the_seconds_is_a_resume_and_seconds_never_go_back(tmp_path):
     run = read_run(write_run(tmp_path / "run", metrics=lines, events=None))
     assert run.series["train/loss"].t == [1.0, 2.0, 2.0, 3.0]
     assert run.resumed == [(2, 2.0)]
-
-
-def test_a_resume_in_the_diary_is_one_of_the_run(tmp_path):
-    events = [*EVENTS[:2], {"kind": "resume", "step": 2, "epoch": 1, "seconds": 2.75}, *EVENTS[2:]]
-    assert read_run(write_run(tmp_path / "run", events=events)).resumed == [(2, 2.75)]
 
 
 def test_steps_that_go_back_replace_what_was_logged_there(tmp_path):
@@ -214,7 +198,7 @@ def test_a_newer_timing_is_left_out_and_told(tmp_path):
     assert (run.timing, run.warnings) == (None, ["the timing has schema 2, and 1 is read: left out"])
 
 
-@pytest.mark.parametrize("spans", [[], None, {"a": 1}, {"a": {"count": "x"}}, {"a": {"count": -1, "seconds": 1}}])
+@pytest.mark.parametrize("spans", [[], {"a": 1}, {"a": {"count": -1, "seconds": 1}}])
 def test_spans_that_are_none_are_passed_over(tmp_path, spans):
     assert read_run(write_run(tmp_path / "run", timing={"schema": 1, "spans": spans})).timing is None
 

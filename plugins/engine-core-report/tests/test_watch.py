@@ -49,18 +49,6 @@ def test_values_come_as_the_files_grow_and_a_line_that_is_being_written_waits(tm
         assert losses(data_of(server)) == [2.0, 1.0, 0.5]
 
 
-def test_a_file_is_read_on_from_where_it_was(tmp_path, monkeypatch):
-    folder = write_run(tmp_path / "run", **RUNNING)
-    watched = Watched([folder])
-    parsed = []
-    loads = json.loads
-    monkeypatch.setattr("engine_core_report.files.json.loads", lambda line: parsed.append(line) or loads(line))
-    append(folder / "metrics.jsonl", '{"step": 3, "seconds": 4.0, "train/loss": 0.5}\n')
-    assert watched.runs()[0].series["train/loss"].y == [2.0, 1.0, 0.5]
-    assert watched.runs() is watched.runs()
-    assert [line for line in parsed if isinstance(line, bytes)] == [b'{"step": 3, "seconds": 4.0, "train/loss": 0.5}\n']
-
-
 @pytest.mark.parametrize("kept", [0, 1, 2])
 def test_files_that_a_resumed_run_cuts_are_read_anew(tmp_path, kept):
     folder = write_run(tmp_path / "run", **RUNNING)
@@ -107,15 +95,6 @@ def test_a_stream_is_silent_while_nothing_grows_and_tells_the_end_once(tmp_path,
         assert data_of(server)["ended"] is False
 
 
-def test_changes_are_told_at_most_once_a_period_and_a_long_reading_lengthens_it(tmp_path, monkeypatch):
-    watched = Watched([write_run(tmp_path / "run", **RUNNING)])
-    monkeypatch.setattr(live, "PERIOD_S", 1.0)
-    monkeypatch.setattr(live, "REST", 10)
-    assert watched.period_s == 1.0
-    watched._took_s = 0.5
-    assert watched.period_s == 5.0
-
-
 def test_a_manifest_that_goes_away_leaves_the_page_as_it_was(tmp_path):
     folder = write_run(tmp_path / "run", **RUNNING)
     with served(folder) as server:
@@ -138,20 +117,6 @@ def test_a_run_that_can_not_be_read_any_more_does_not_hold_up_the_others(tmp_pat
         lines = {line["name"]: line["y"][-1] for line in data["charts"][0]["lines"]}
         assert (lines["gone"], lines["other"]) == (1.0, 0.125)
         assert data_of(server)["content"].count("as it was") == 1
-
-
-def test_a_run_is_read_once_at_the_start_and_then_only_when_it_changes(tmp_path, monkeypatch):
-    reads = []
-    read = live.RunReader.read
-    monkeypatch.setattr(live.RunReader, "read", lambda self: reads.append(1) or read(self))
-    folder = write_run(tmp_path / "run", **RUNNING)
-    watched = Watched([folder])
-    for _ in range(3):
-        watched.runs()
-    assert len(reads) == 1
-    (folder / "files" / "1").mkdir(parents=True)
-    watched.runs()
-    assert len(reads) == 2
 
 
 def test_a_run_given_by_a_relative_path_is_followed_wherever_the_program_goes(tmp_path, monkeypatch):

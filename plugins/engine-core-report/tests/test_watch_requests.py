@@ -49,16 +49,16 @@ def quick(monkeypatch):
         ({"Origin": "null"}, 403),
     ],
 )
-@pytest.mark.parametrize("path", ["/", "/data.json", "/events"])
-def test_only_names_of_this_machine_and_no_page_of_others_get_an_answer(tmp_path, headers, status, path):
+def test_only_names_of_this_machine_and_no_page_of_others_get_an_answer(tmp_path, headers, status):
     with served(write_run(tmp_path / "run")) as server:
-        assert ask(server, path, method="HEAD", **headers)[0] == status
+        for path in ("/", "/data.json", "/events"):
+            assert ask(server, path, method="HEAD", **headers)[0] == status
 
 
-@pytest.mark.parametrize("path", ["/x", "/manifest.json", "/../manifest.json", "/%2e%2e/", "/?", "/data.json/", "*"])
-def test_no_other_path_is_served(tmp_path, path):
+def test_no_other_path_is_served(tmp_path):
     with served(write_run(tmp_path / "run")) as server:
-        assert ask(server, path)[0] == 404
+        for path in ("/x", "/manifest.json", "/../manifest.json", "/%2e%2e/", "/?", "/data.json/", "*"):
+            assert ask(server, path)[0] == 404
 
 
 def test_other_methods_are_refused_and_head_has_no_body(tmp_path):

@@ -2,45 +2,19 @@
 
 import torch
 
-from engine_core import Algorithm, AlgorithmMetadata, Event
+from engine_core import AlgorithmMetadata, Event
 
-from .subjects import AtLoss, Counting, caught_by
-
-
-@caught_by("test_writes_declared")
-class BeginsTooLate(AtLoss):
-    def match(self, event, state):
-        return super().match(event, state) and state.timestamp.epoch > 10
+from .subjects import AtItsEvents, AtLoss, Counting, caught_by
 
 
 @caught_by("test_restores")
-class ShrinksAfterEvaluation(Algorithm):
+class ShrinksAfterEvaluation(AtItsEvents):
     metadata = AlgorithmMetadata(events=("eval_end",), writes=("model",))
-
-    def match(self, event, state):
-        return event is Event.EVAL_END
 
     @torch.no_grad()
     def apply(self, event, state, logger):
         for weight in state.model.parameters():
             weight.mul_(0.9)
-
-
-@caught_by("test_restores")
-class EvaluatesWithOthersAndTrainsOnWithThem(ShrinksAfterEvaluation):
-    metadata = AlgorithmMetadata(events=("eval_start",), writes=("model",))
-
-    def match(self, event, state):
-        return event is Event.EVAL_START
-
-
-@caught_by("test_restores")
-class ForgetsMomentumAfterEvaluation(ShrinksAfterEvaluation):
-    metadata = AlgorithmMetadata(events=("eval_end",), writes=("optimizers",))
-
-    def apply(self, event, state, logger):
-        for kept in state.optimizers[0].state.values():
-            kept["momentum_buffer"].zero_()
 
 
 @caught_by("test_no_global_random_draw")
@@ -66,9 +40,6 @@ class CountsWithinTheEpoch(AtLoss):
     metadata = AlgorithmMetadata(events=("epoch_start", "after_loss"), writes=("loss",))
     count = 0
 
-    def match(self, event, state):
-        return event in (Event.EPOCH_START, Event.AFTER_LOSS)
-
     def apply(self, event, state, logger):
         if event is Event.EPOCH_START:
             self.count = 0
@@ -84,16 +55,6 @@ class CountsWithinTheEpoch(AtLoss):
 class KeepsWhateverItIsGivenToItself(AtLoss):
     def __init__(self, scale):
         self._scale = scale
-
-    @classmethod
-    def make(cls):
-        return cls(0.5)
-
-
-@caught_by("test_arguments")
-class KeepsNothingOfWhatItIsGiven(AtLoss):
-    def __init__(self, scale: float, /):
-        self.doubled = scale if not isinstance(scale, float) else 2 * scale
 
     @classmethod
     def make(cls):

@@ -6,16 +6,13 @@ from torch import nn
 from engine_core import Algorithm, AlgorithmMetadata, Event
 from engine_core.batch import count_rows
 
-from .subjects import AtLoss, caught_by
+from .subjects import AtItsEvents, AtLoss, caught_by
 
 
-class AtGradients(Algorithm):
+class AtGradients(AtItsEvents):
     """Runs before the optimizers step."""
 
     metadata = AlgorithmMetadata(events=("after_train_batch",), writes=("model",))
-
-    def match(self, event, state):
-        return event is Event.AFTER_TRAIN_BATCH
 
 
 @caught_by("test_needs", also=["test_writes_declared"])
@@ -49,13 +46,10 @@ class AsksForTheLossOfRows(AtLoss):
 
 
 @caught_by("test_needs")
-class AddsALayer(Algorithm):
+class AddsALayer(AtItsEvents):
     """An optimizer that was made before does not train it."""
 
     metadata = AlgorithmMetadata(events=("init",), writes=("model",))
-
-    def match(self, event, state):
-        return event is Event.INIT
 
     def apply(self, event, state, logger):
         with torch.random.fork_rng(devices=[]):
@@ -89,13 +83,10 @@ class StopsAfterThreeBatches(Algorithm):
 
 
 @caught_by("test_needs", also=["test_batches"])
-class ExpectsTheBatchOfTheStep(Algorithm):
+class ExpectsTheBatchOfTheStep(AtItsEvents):
     """Where a step has several batches, the last is not the one that it saw at the beginning."""
 
     metadata = AlgorithmMetadata(events=("before_train_batch", "after_train_batch"), writes=())
-
-    def match(self, event, state):
-        return event in (Event.BEFORE_TRAIN_BATCH, Event.AFTER_TRAIN_BATCH)
 
     def apply(self, event, state, logger):
         if event is Event.BEFORE_TRAIN_BATCH:

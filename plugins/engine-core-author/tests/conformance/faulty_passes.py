@@ -1,7 +1,6 @@
 """Passes with one fault each, under the check of the conformance kit that has to find it."""
 
 import itertools
-import random
 
 import torch
 
@@ -105,12 +104,6 @@ def moves_one_place(algorithms, event):
     place = next((i for i, a in enumerate(algorithms) if isinstance(a, Known)), 0)
     return [*algorithms[: max(0, place - 1)], *algorithms[place : place + 1], *algorithms[max(0, place - 1) : place],
             *algorithms[place + 1 :]]  # fmt: skip
-
-
-@caught_by("test_deterministic")
-@algorithm_pass()
-def tosses_a_coin(algorithms, event):
-    return passes.sort_to_front(algorithms, Known) if random.random() < 0.5 else passes.sort_to_back(algorithms, Known)
 
 
 _calls = itertools.count()

@@ -9,39 +9,10 @@ from engine_core import Algorithm, AlgorithmMetadata, Event
 from .subjects import AtLoss, OfAPair, OnTuples, caught_by
 
 
-@caught_by("test_metadata")
-class Misnamed(AtLoss):
-    metadata = AlgorithmMetadata(name="scale_loss", events=("after_loss",), writes=("loss",))
-
-
-@caught_by("test_metadata")
-class OfAnotherHookAPI(AtLoss):
-    metadata = AlgorithmMetadata.model_construct(events=(Event.AFTER_LOSS,), writes=("loss",), hook_api=2)
-
-
 @caught_by("test_match_returns_bool")
 class ForgetsToReturn(AtLoss):
     def match(self, event, state):
         super().match(event, state)
-
-
-@caught_by("test_match_returns_bool")
-class AnswersWithANumber(AtLoss):
-    def match(self, event, state):
-        return int(super().match(event, state))
-
-
-@caught_by("test_match_returns_bool")
-class AnswersWithANumberLater(AtLoss):
-    def match(self, event, state):
-        answer = super().match(event, state)
-        return answer if state.timestamp.batch < 2 else int(answer)
-
-
-@caught_by("test_match_returns_bool")
-class AnswersForEachRow(AtLoss):
-    def match(self, event, state):
-        return torch.ones(2, dtype=torch.bool)
 
 
 @caught_by("test_match_is_pure")
@@ -84,24 +55,8 @@ class DeclaresLess(AtLoss):
 
 
 @caught_by("test_writes_declared")
-class FreezesStatistics(Algorithm):
-    metadata = AlgorithmMetadata(events=("before_forward",), writes=())
-
-    def match(self, event, state):
-        return event is Event.BEFORE_FORWARD
-
-    def apply(self, event, state, logger):
-        for module in state.model.modules():
-            if isinstance(module, torch.nn.BatchNorm2d):
-                module.eval()
-
-
-@caught_by("test_writes_declared")
 class ChangesInPlace(OnTuples):
     metadata = AlgorithmMetadata(events=("after_dataloader",), writes=("batch",))
-
-    def match(self, event, state):
-        return event is Event.AFTER_DATALOADER
 
     def apply(self, event, state, logger):
         state.batch[0].add_(0.1)
@@ -112,15 +67,6 @@ class LeavesItChanged(OfAPair):
     def apply(self, event, state, logger):
         if event is Event.BEFORE_FORWARD:
             super().apply(event, state, logger)
-
-
-@caught_by("test_restores")
-class RestoresByComputing(OfAPair):
-    def apply(self, event, state, logger):
-        if event is Event.BEFORE_FORWARD:
-            super().apply(event, state, logger)
-        else:
-            state.batch_set_item(0, state.batch[0] * 3)
 
 
 @caught_by("test_restores_after_an_exception")
@@ -139,14 +85,6 @@ class NeedsTheForward(OfAPair):
 
     metadata = AlgorithmMetadata(events=("before_forward", "after_forward"), writes=("optimizers",))
     former = None
-
-
-@caught_by("test_restores_after_an_exception")
-class FailsInRestoring(OfAPair):
-    def apply(self, event, state, logger):
-        super().apply(event, state, logger)
-        if event is Event.AFTER_FORWARD:
-            self.mean = state.outputs.mean().item()
 
 
 @caught_by("test_restores_after_an_exception")
@@ -180,14 +118,6 @@ class DrawsFromTorch(AtLoss):
 class DrawsFromPython(AtLoss):
     def factor(self, state):
         return 1 + 0.1 * random.random()
-
-
-@caught_by("test_no_global_random_draw", also=["test_two_ranks"])
-class DrawsFromNumPy(AtLoss):
-    def factor(self, state):
-        import numpy as np  # noqa: PLC0415  it need not be there for the other tests
-
-        return 1 + 0.1 * np.random.rand()
 
 
 @caught_by("test_no_global_random_draw")

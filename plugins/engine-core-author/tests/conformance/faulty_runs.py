@@ -3,18 +3,9 @@
 import torch
 from torch.nn import functional as F
 
-from engine_core import Algorithm, AlgorithmMetadata, Callback, Event
+from engine_core import AlgorithmMetadata, Callback, Event
 
-from .subjects import AtLoss, Counting, OfAPair, OnTuples, caught_by
-
-
-@caught_by("test_state_dict")
-class SavesASet(Counting):
-    def state_dict(self):
-        return {"count": {self.count}}
-
-    def load_state_dict(self, state):
-        (self.count,) = state["count"]
+from .subjects import AtItsEvents, AtLoss, Counting, OfAPair, OnTuples, caught_by
 
 
 @caught_by("test_state_dict")
@@ -24,20 +15,8 @@ class SavesAGenerator(Counting):
 
 
 @caught_by("test_state_dict")
-class SavesNumbersAsKeys(Counting):
-    def state_dict(self):
-        return {0: self.count}
-
-    def load_state_dict(self, state):
-        self.count = state[0]
-
-
-@caught_by("test_state_dict")
 class SavesTheLivingTensor(AtLoss):
     metadata = Counting.metadata
-
-    def match(self, event, state):
-        return event in (Event.INIT, Event.AFTER_LOSS)
 
     def apply(self, event, state, logger):
         if event is Event.INIT:
@@ -65,29 +44,6 @@ class ForgetsItsCount(Counting):
         pass
 
 
-@caught_by("test_resume", also=["test_two_ranks"])
-class ForgetsItsGenerator(Counting):
-    def apply(self, event, state, logger):
-        if event is Event.INIT:
-            self.generator = torch.Generator().manual_seed(state.derive_seed("forgets"))
-        else:
-            super().apply(event, state, logger)
-
-    def factor(self, state):
-        return 1 + 0.1 * torch.rand((), generator=self.generator).item()
-
-
-@caught_by("test_resume")
-class BeginsAnewAtFitStart(Counting):
-    metadata = AlgorithmMetadata(events=("fit_start", "after_loss"), writes=("loss",))
-
-    def match(self, event, state):
-        return event in (Event.FIT_START, Event.AFTER_LOSS)
-
-    def apply(self, event, state, logger):
-        super().apply(Event.INIT if event is Event.FIT_START else event, state, logger)
-
-
 @caught_by("test_two_instances", also=["test_two_ranks"])
 class SharesItsCount(Counting):
     shared = [0]  # noqa: RUF012  the fault
@@ -110,13 +66,6 @@ class RefusesAnotherTooLate(AtLoss):
 
 
 @caught_by("test_second_run")
-class NeverBeginsAnew(Counting):
-    def apply(self, event, state, logger):
-        if event is not Event.INIT:
-            super().apply(event, state, logger)
-
-
-@caught_by("test_second_run")
 class KeepsTheFirstModel(Counting):
     model = None
 
@@ -136,22 +85,10 @@ class NeedsTuples(OfAPair):
         pass
 
 
-@caught_by("test_batches")
-class PassesDictsOver(OfAPair):
-    def match(self, event, state):
-        return isinstance(state.batch, (tuple, list)) and super().match(event, state)
-
-    def validate(self, state):
-        pass
-
-
 @caught_by("test_ragged_batches", also=["test_two_ranks"])
 class NeedsEqualBatches(OnTuples):
     metadata = AlgorithmMetadata(events=("init", "after_dataloader"), writes=("batch",))
     weights = None
-
-    def match(self, event, state):
-        return event in (Event.INIT, Event.AFTER_DATALOADER)
 
     def apply(self, event, state, logger):
         if event is Event.INIT:
@@ -163,11 +100,8 @@ class NeedsEqualBatches(OnTuples):
 
 
 @caught_by("test_ragged_batches")
-class NeedsTwoRows(Algorithm):
+class NeedsTwoRows(AtItsEvents):
     metadata = AlgorithmMetadata(events=("after_loss",), writes=("loss",))
-
-    def match(self, event, state):
-        return event is Event.AFTER_LOSS
 
     def apply(self, event, state, logger):
         state.loss = state.loss * state.outputs.detach().float().std(0).clamp(0.5, 1.5).mean()
@@ -177,9 +111,6 @@ class NeedsTwoRows(Algorithm):
 class KeepsTheWholeTargets(OnTuples):
     metadata = AlgorithmMetadata(events=("batch_start", "after_loss"), writes=("loss",))
 
-    def match(self, event, state):
-        return event in (Event.BATCH_START, Event.AFTER_LOSS)
-
     def apply(self, event, state, logger):
         if event is Event.BATCH_START:
             self.targets = state.batch[1]
@@ -188,11 +119,8 @@ class KeepsTheWholeTargets(OnTuples):
 
 
 @caught_by("test_autocast")
-class MixesFormats(Algorithm):
+class MixesFormats(AtItsEvents):
     metadata = AlgorithmMetadata(events=("after_forward",), writes=("outputs",))
-
-    def match(self, event, state):
-        return event is Event.AFTER_FORWARD
 
     def apply(self, event, state, logger):
         state.outputs = state.outputs @ torch.eye(state.outputs.shape[1])
@@ -205,11 +133,8 @@ class SquaresTheLoss(AtLoss):
 
 
 @caught_by("test_compile")
-class IndexesTheModel(Algorithm):
+class IndexesTheModel(AtItsEvents):
     metadata = AlgorithmMetadata(events=("after_train_batch",), writes=("model",), tags=("compile",))
-
-    def match(self, event, state):
-        return event is Event.AFTER_TRAIN_BATCH
 
     def apply(self, event, state, logger):
         model = state.model
@@ -230,9 +155,6 @@ class BringsListeners(AtLoss):
     """Brings ten, since one costs an event hardly more than the limit."""
 
     metadata = Counting.metadata
-
-    def match(self, event, state):
-        return event in (Event.INIT, Event.AFTER_LOSS)
 
     def apply(self, event, state, logger):
         if event is Event.INIT:

@@ -2,9 +2,9 @@
 
 import torch
 
-from engine_core import Algorithm, AlgorithmMetadata, Event
+from engine_core import AlgorithmMetadata
 
-from .subjects import AtLoss, OnTuples, caught_by
+from .subjects import AtItsEvents, AtLoss, OnTuples, caught_by
 
 
 @caught_by("test_two_ranks")
@@ -12,9 +12,6 @@ class KeepsTheLargestOfEachRank(OnTuples):
     """The larger half of a rank's rows is not its part of the larger half of the batch."""
 
     metadata = AlgorithmMetadata(events=("after_dataloader",), writes=("batch",))
-
-    def match(self, event, state):
-        return event is Event.AFTER_DATALOADER
 
     def apply(self, event, state, logger):
         inputs, targets = state.batch
@@ -41,13 +38,10 @@ class LetsOneRankAskForTheSum(AtLoss):
 
 
 @caught_by("test_two_ranks")
-class ScalesGradientsForEachRank(Algorithm):
+class ScalesGradientsForEachRank(AtItsEvents):
     """By a draw of its rank's: the ranks end with different models."""
 
     metadata = AlgorithmMetadata(events=("after_train_batch",), writes=("model",))
-
-    def match(self, event, state):
-        return event is Event.AFTER_TRAIN_BATCH
 
     def apply(self, event, state, logger):
         seed = state.derive_seed("factor") + state.timestamp.batch

@@ -6,6 +6,8 @@ from torch.nn import functional as F
 from engine_core import Algorithm, AlgorithmMetadata, Event
 from engine_core.errors import ArgumentError, ArgumentTypeError
 
+from .subjects import AtItsEvents
+
 
 def fraction(name, value):
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -45,13 +47,10 @@ class SmoothTargets(Algorithm):
         state.batch_set_item(self.target_key, targets * (1 - self.smoothing) + self.smoothing / targets.shape[-1])
 
 
-class ScaleGradients(Algorithm):
+class ScaleGradients(AtItsEvents):
     """Scales gradients before the step. No arguments."""
 
     metadata = AlgorithmMetadata(name="scale_gradients", events=("after_train_batch",), writes=("model",))
-
-    def match(self, event, state):
-        return event is Event.AFTER_TRAIN_BATCH
 
     def apply(self, event, state, logger):
         for weight in state.model.parameters():
@@ -59,56 +58,7 @@ class ScaleGradients(Algorithm):
                 weight.grad.mul_(0.5)
 
 
-class AverageWeights(Algorithm):
-    """Evaluates with an average of the weights, and trains on with the weights."""
-
-    metadata = AlgorithmMetadata(
-        events=("init", "batch_end", "eval_start", "eval_end"),
-        writes=("model",),
-        tags=("average",),
-        conflicts=("@average",),
-    )
-
-    def __init__(self, decay: float = 0.5):
-        self.decay = fraction("decay", decay)
-        self._average, self._trained = {}, None
-
-    def match(self, event, state):
-        if event is Event.EVAL_START:
-            return bool(self._average)
-        if event is Event.EVAL_END:
-            return self._trained is not None
-        return event in (Event.INIT, Event.BATCH_END)
-
-    @torch.no_grad()
-    def apply(self, event, state, logger):
-        weights = dict(state.model.named_parameters())
-        if event is Event.INIT:
-            self._average, self._trained = {}, None
-        elif event is Event.BATCH_END:
-            for name, weight in weights.items():
-                former = self._average.get(name, weight)
-                self._average[name] = self.decay * former + (1 - self.decay) * weight
-        elif event is Event.EVAL_START:
-            self._trained = {name: weight.detach().clone() for name, weight in weights.items()}
-            self._put(weights, self._average)
-        else:
-            self._put(weights, self._trained)
-            self._trained = None
-
-    @staticmethod
-    def _put(weights, values):
-        for name, value in values.items():
-            weights[name].copy_(value)
-
-    def state_dict(self):
-        return {"average": {name: value.clone() for name, value in self._average.items()}}
-
-    def load_state_dict(self, state):
-        self._average = {name: value.clone() for name, value in state["average"].items()}
-
-
-class NoisyLoss(Algorithm):
+class NoisyLoss(AtItsEvents):
     """Multiplies the loss by noise from a generator of its own."""
 
     metadata = AlgorithmMetadata(events=("init", "after_loss"), writes=("loss",), tags=("compile",))
@@ -118,9 +68,6 @@ class NoisyLoss(Algorithm):
         if not isinstance(verbose, bool):
             raise ArgumentTypeError(f"verbose={verbose!r} has to be True or False")
         self.verbose = verbose
-
-    def match(self, event, state):
-        return event in (Event.INIT, Event.AFTER_LOSS)
 
     def apply(self, event, state, logger):
         if event is Event.INIT:
@@ -159,30 +106,10 @@ class CountEvents(Algorithm):
         self.counts = dict(state["counts"])
 
 
-class LowerRate(Algorithm):
-    """Halves the learning rate within each batch, and gives it back."""
-
-    metadata = AlgorithmMetadata(events=("batch_start", "batch_end"), writes=("optimizers",))
-    _rate = None
-
-    def match(self, event, state):
-        return event is Event.BATCH_START or (event is Event.BATCH_END and self._rate is not None)
-
-    def apply(self, event, state, logger):
-        group = state.optimizers[0].param_groups[0]
-        if event is Event.BATCH_START:
-            self._rate, group["lr"] = group["lr"], group["lr"] / 2
-        else:
-            group["lr"], self._rate = self._rate, None
-
-
-class SoftRectifiers(Algorithm):
+class SoftRectifiers(AtItsEvents):
     """Surgery: puts a module with a parameter in the place of each ReLU."""
 
     metadata = AlgorithmMetadata(events=("init",), writes=("model",), tags=("surgery",), needs=("surgery",))
-
-    def match(self, event, state):
-        return event is Event.INIT
 
     def apply(self, event, state, logger):
         for module in list(state.model.modules()):
@@ -195,34 +122,10 @@ class SoftRectifiers(Algorithm):
         return True
 
 
-class PenalizeGradients(Algorithm):
-    """Adds to the loss the mean over rows of the squared gradient of a row's loss, which is differentiated again."""
-
-    metadata = AlgorithmMetadata(events=("before_backward",), writes=("loss",))
-
-    def __init__(self, weight: float = 0.1):
-        self.weight = fraction("weight", weight)
-
-    def match(self, event, state):
-        return event is Event.BEFORE_BACKWARD
-
-    def apply(self, event, state, logger):
-        (gradient,) = torch.autograd.grad(state.loss, state.outputs, create_graph=True)
-        divisor = state.count_of_loss() or 1  # what the scalar was divided by; a loss that is a sum counts None
-        state.loss = state.loss + self.weight * gradient.float().square().sum() * divisor
-
-    @property
-    def backwards_create_graph(self):
-        return True
-
-
 HONEST = [
     SoftRectifiers,
-    PenalizeGradients,
     SmoothTargets,
     ScaleGradients,
-    AverageWeights,
     NoisyLoss,
     CountEvents,
-    LowerRate,
 ]

@@ -18,13 +18,17 @@ def caught_by(check, *, also=()):
     return enter
 
 
-class AtLoss(Algorithm):
+class AtItsEvents(Algorithm):
+    """Runs at the events that it lists."""
+
+    def match(self, event, state):
+        return event in self.metadata.events
+
+
+class AtLoss(AtItsEvents):
     """Scales the loss, and does nothing wrong."""
 
     metadata = AlgorithmMetadata(events=("after_loss",), writes=("loss",))
-
-    def match(self, event, state):
-        return event is Event.AFTER_LOSS
 
     def apply(self, event, state, logger):
         state.loss = state.loss * self.factor(state)
@@ -38,9 +42,6 @@ class Counting(AtLoss):
 
     metadata = AlgorithmMetadata(events=("init", "after_loss"), writes=("loss",))
     count = 0
-
-    def match(self, event, state):
-        return event in (Event.INIT, Event.AFTER_LOSS)
 
     def apply(self, event, state, logger):
         if event is Event.INIT:
@@ -59,7 +60,7 @@ class Counting(AtLoss):
         self.count = state["count"]
 
 
-class OnTuples(Algorithm):
+class OnTuples(AtItsEvents):
     """Works on tuples and lists, and says so."""
 
     def validate(self, state):
@@ -72,9 +73,6 @@ class OfAPair(OnTuples):
 
     metadata = AlgorithmMetadata(events=("before_forward", "after_forward"), writes=("batch",))
     kept = None
-
-    def match(self, event, state):
-        return event in (Event.BEFORE_FORWARD, Event.AFTER_FORWARD)
 
     def apply(self, event, state, logger):
         if event is Event.BEFORE_FORWARD:
