@@ -17,7 +17,8 @@ from torch.utils.data.distributed import DistributedSampler
 from engine_core import State
 from engine_core.errors import CheckpointError
 from engine_core.randomness import GlobalGenerators
-from engine_core.trainer.data import Feed, why_inexact
+from engine_core.trainer.feed import Feed
+from engine_core.trainer.loaders import why_inexact
 
 CPU = torch.device("cpu")
 

@@ -14,7 +14,8 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, S
 from engine_core import Callback, State, Trainer
 from engine_core.errors import CheckpointError, CheckpointWarning
 from engine_core.randomness import GlobalGenerators
-from engine_core.trainer.data import Feed, why_inexact
+from engine_core.trainer.feed import Feed
+from engine_core.trainer.loaders import why_inexact
 
 CPU = torch.device("cpu")
 

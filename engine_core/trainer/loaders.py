@@ -14,9 +14,9 @@ import torch
 from torch.utils import data as torch_data
 from torch.utils.data.distributed import DistributedSampler
 
-from ...errors import ArgumentError, CheckpointError, EngineError
-from ...parallel import bounds, mark_of
-from ...randomness import (
+from ..errors import ArgumentError, CheckpointError, EngineError
+from ..parallel import bounds, mark_of
+from ..randomness import (
     AnyGenerator,
     GlobalGenerators,
     is_generator,
@@ -24,8 +24,8 @@ from ...randomness import (
     seed_generators,
     state_of_generator,
 )
-from ...ranks import Ranks
-from ...state import length_of
+from ..ranks import Ranks
+from ..state import length_of
 
 _KNOWN_SAMPLERS = (
     torch_data.RandomSampler,
@@ -77,11 +77,6 @@ def own_generators(loader: Any) -> list[AnyGenerator]:
     return [*{id(generator): generator for generator in found}.values()]
 
 
-def states_of_generators(loader: Any) -> list[Any]:
-    """Return the states of a loader's own generators, as a checkpoint holds them."""
-    return [state_of_generator(generator) for generator in own_generators(loader)]
-
-
 def set_epoch(loader: Any, epoch: int) -> None:
     """Tell those of a loader's samplers that ask for it which epoch begins, as a DistributedSampler does."""
     for part in _parts_of(loader)[1:]:
@@ -118,8 +113,7 @@ def size_of(loader: Any) -> dict[str, int | None]:
 def extent_of(loader: Any) -> list[int]:
     """Return what tells whether ranks have the same data, as far as it is known without drawing.
 
-    These are the numbers of batches and of the dataset's rows, -1 if unknown, a mark of the rows that a split chose,
-    and one of row 0 of a TensorDataset, or of the first batch of a list.
+    That is: batches, rows of the dataset, -1 if unknown, and marks of the rows that a split chose and of row 0.
     """
     dataset, splits, rows_0 = getattr(loader, "dataset", None), list[int](), list[int]()
     if isinstance(loader, (list, tuple)):
@@ -150,15 +144,11 @@ def has_persistent_workers(loader: Any) -> bool:
 def of_loader(loader: Any) -> dict[str, Any]:
     """Return the states of the loader's own generators, and whether it has persistent workers."""
     has_workers = getattr(loader, "_iterator", None) is not None and has_persistent_workers(loader)
-    return {"own": states_of_generators(loader), "persists": has_workers}
+    return {"own": [state_of_generator(generator) for generator in own_generators(loader)], "persists": has_workers}
 
 
 def restart_generators(loader: Any, began: Any, device: torch.device) -> None:
-    """Reset the global generators and a loader's own to the states that they had when its pass began.
-
-    Raises:
-        CheckpointError: if these are not such states.
-    """
+    """Reset the global generators and a loader's own to the states that they had when its pass began."""
     try:
         then = GlobalGenerators.of_state(entry_of(began, "global", dict), device)
     except ArgumentError as error:
@@ -190,15 +180,9 @@ def put_back(loader: Any, states: list[Any]) -> None:
 
 
 class IndexOrder:
-    """The batch sampler of a DataLoader, with its next passes replaceable.
+    """The batch sampler of a DataLoader, with its next passes replaceable; of `ranks`, this one's part of batches.
 
     It holds no reference to the loader: workers of loaders in reference cycles end late and slowly.
-
-    Args:
-        ranks: if given, the loader reads this rank's part of each batch only.
-
-    Attributes:
-        sizes: rows of the global batches that were drawn and not yet taken.
     """
 
     def __init__(self, loader: torch_data.DataLoader[Any], ranks: Ranks | None = None) -> None:
@@ -321,10 +305,7 @@ class _Rest:
 
 
 def restart_workers(loader: Any, *, persists: bool, ranks: Ranks | None = None) -> IndexOrder | ListOrder | None:
-    """Return the order of a DataLoader, with persistent workers running if the saved run had them running.
-
-    Starting them draws from the generators, which the saved run did in an earlier epoch.
-    """
+    """Return the order of a DataLoader, with persistent workers running if the saved run had them."""
     if not isinstance(loader, torch_data.DataLoader):
         return None if ranks is None else order_of(loader, ranks)
     order = IndexOrder(loader, ranks)
@@ -337,10 +318,7 @@ def restart_workers(loader: Any, *, persists: bool, ranks: Ranks | None = None) 
 
 @contextmanager
 def as_if_started(loader: Any, *, persists: bool) -> Iterator[None]:
-    """Let a restored loader start persistent workers without drawing from its generator.
-
-    The saved run started them in an earlier epoch, and the seed that they draw is in the state.
-    """
+    """Let a restored loader start persistent workers without drawing: the seed that they draw is in its state."""
     if not (persists and has_persistent_workers(loader)):
         yield
         return
