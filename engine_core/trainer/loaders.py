@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import zlib
@@ -194,11 +195,11 @@ class IndexOrder:
         self.sizes: deque[int] = deque()
         self._name = "sampler" if loader.batch_sampler is None else "batch_sampler"
         self._whole: Any = getattr(loader, self._name)
-        self._passes: list[Iterable[Any]] = []
+        self._passes: list[Callable[[], Iterable[Any]]] = []
 
     def __iter__(self) -> Iterator[Any]:
         """Start a pass only at its first batch: torch creates more iterators than it uses."""
-        batches = self._passes.pop(0) if self._passes else self._whole
+        batches = self._passes.pop(0)() if self._passes else self._whole
         if self._ranks is None:
             yield from batches
             return
@@ -212,17 +213,24 @@ class IndexOrder:
 
     def pass_by(self, loader: torch_data.DataLoader[Any]) -> None:
         """Make the loader create an iterator that reads nothing."""
-        self._passes.append(iter(()))
+        self._passes.append(tuple)
         self._iterate(loader)
 
     def skip(self, loader: torch_data.DataLoader[Any], batches: int) -> Iterator[Any]:
         """Return an iterator over the loader without its first batches, with the order drawn that far."""
-        rest = _Rest(self._whole, batches)
+        drawn = list[Any]()
+
+        @functools.cache
+        def rest() -> Iterator[Any]:
+            whole = iter(self._whole)
+            drawn.extend(itertools.islice(whole, max(batches, 1)))
+            return itertools.chain(drawn[batches:], whole)
+
         self._passes.append(rest)
         iterator = self._iterate(loader)
-        rest.begin()  # after torch has drawn the workers' seed, and before anything else draws
+        rest()  # after torch has drawn the workers' seed, and before anything else draws
         if self._ranks is not None:
-            self._compare(rest.first, self._ranks)
+            self._compare(drawn[0] if drawn else None, self._ranks)
         return iterator
 
     def _compare(self, drawn: Any, ranks: Ranks) -> None:
@@ -240,7 +248,7 @@ class IndexOrder:
         given = attributes["worker_init_fn"]
         attributes[self._name] = self
         if self._ranks is not None and self._ranks.rank:
-            attributes["worker_init_fn"] = _DrawingApart(self._ranks.rank, given)
+            attributes["worker_init_fn"] = functools.partial(_draw_apart, self._ranks.rank, given)
         try:
             if (running := getattr(loader, "_iterator", None)) is not None:
                 running._index_sampler = self  # noqa: SLF001  persistent workers keep that of their first epoch
@@ -271,37 +279,12 @@ def order_of(loader: Any, ranks: Ranks | None) -> IndexOrder | ListOrder:
     return IndexOrder(loader, ranks) if ranks is None or not isinstance(loader, (list, tuple)) else ListOrder(ranks)
 
 
-class _DrawingApart:
-    """Lets the workers of a rank draw other numbers than those of rank 0, whose seed they have."""
-
-    def __init__(self, rank: int, given: Callable[[int], None] | None) -> None:
-        self._rank, self._given = rank, given
-
-    def __call__(self, worker: int) -> None:
-        digest = hashlib.sha256(f"{torch.initial_seed()}/rank/{self._rank}".encode()).digest()
-        seed_generators(int.from_bytes(digest[:8], "big") >> 1)
-        if self._given is not None:
-            self._given(worker)
-
-
-class _Rest:
-    """The batches of indices from a number on, drawn by `begin` rather than at the first `next`."""
-
-    def __init__(self, whole: Iterable[Any], number: int) -> None:
-        self._whole, self._number, self.first = whole, number, None
-        self._batches: Iterator[Any] | None = None
-
-    def __iter__(self) -> Iterator[Any]:
-        return self.begin()
-
-    def begin(self) -> Iterator[Any]:
-        """Draw the skipped batches, or else the first one."""
-        if self._batches is None:
-            whole = iter(self._whole)
-            drawn = list(itertools.islice(whole, max(self._number, 1)))
-            self.first = drawn[0] if drawn else None
-            self._batches = itertools.chain(drawn[self._number :], whole)
-        return self._batches
+def _draw_apart(rank: int, given: Callable[[int], None] | None, worker: int) -> None:
+    """Let the workers of a rank draw other numbers than those of rank 0, whose seed they have."""
+    digest = hashlib.sha256(f"{torch.initial_seed()}/rank/{rank}".encode()).digest()
+    seed_generators(int.from_bytes(digest[:8], "big") >> 1)
+    if given is not None:
+        given(worker)
 
 
 def restart_workers(loader: Any, *, persists: bool, ranks: Ranks | None = None) -> IndexOrder | ListOrder | None:
