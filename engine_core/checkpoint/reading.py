@@ -149,11 +149,7 @@ def checksum_of(manifest: Mapping[str, Any]) -> str:
 
 
 def attempt_of(manifest: Mapping[str, Any]) -> int:
-    """Return how often the saved run had been resumed; a version that did not count wrote nothing, which is 0.
-
-    Raises:
-        CheckpointError: if it is not a count.
-    """
+    """Return how often the saved run had been resumed, 0 if its version did not count; raise unless it is a count."""
     attempt = manifest.get("attempt", 0)
     if type(attempt) is not int or not 0 <= attempt < 2**63:
         raise CheckpointError(f"the checkpoint's manifest has an invalid attempt: {attempt!r:.80}")
@@ -161,11 +157,7 @@ def attempt_of(manifest: Mapping[str, Any]) -> int:
 
 
 def clock_of(manifest: Mapping[str, Any]) -> dict[str, int]:
-    """Return how many epochs and batches were complete when a checkpoint was saved.
-
-    Raises:
-        CheckpointError: if its manifest does not say it.
-    """
+    """Return how many epochs and batches were complete when a checkpoint was saved; raise if it does not say."""
     clock = manifest.get("clock")
     if not isinstance(clock, dict) or not all(type(clock.get(unit)) is int for unit in ("epoch", "batch")):
         raise CheckpointError(f"the checkpoint's manifest has an invalid clock: {clock!r:.80}")
@@ -235,9 +227,6 @@ def open_sets(
     Args:
         shapes: those of all tensors, by kind and name; schema 1 has none.
         verify: is called with the name of a file before the first tensor in it is read.
-
-    Raises:
-        CheckpointError: if something is missing, overlaps, or is not as promised, with the file or tensor.
     """
     sets: Sets = {}
     for kind, names in _files_of(manifest).items():
@@ -250,15 +239,14 @@ def open_sets(
 
 
 def _shapes_in(shapes: Any, kind: str, folder: Path) -> dict[str, Shape]:
+    def is_shape(value: Any) -> bool:
+        is_list = isinstance(value, list) and len(value) <= _MOST_DIMENSIONS
+        return is_list and all(type(length) is int and 0 <= length < 2**63 for length in value)
+
     own = shapes.get(kind) if isinstance(shapes, dict) else None
-    if not isinstance(own, dict) or not all(_is_shape(shape) for shape in own.values()):
+    if not isinstance(own, dict) or not all(map(is_shape, own.values())):
         raise CheckpointError(f"{str(folder / STATE)!r} does not say what shapes the tensors of {kind!r} have")
     return {key: tuple(shape) for key, shape in own.items()}
-
-
-def _is_shape(value: Any) -> bool:
-    is_list = isinstance(value, list) and len(value) <= _MOST_DIMENSIONS
-    return is_list and all(type(length) is int and 0 <= length < 2**63 for length in value)
 
 
 def _former_average(manifest: Mapping[str, Any]) -> dict[str, str]:

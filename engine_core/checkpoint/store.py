@@ -218,11 +218,7 @@ def resolve(path: Path) -> Path:
 
 
 def read_resolved(path: Path, read: Callable[[Path], _T]) -> tuple[Path, _T]:
-    """Return the checkpoint that a path means, and what `read` makes of it; if a live run removes it, the then latest.
-
-    Raises:
-        CheckpointError: if there is none, or it can't be read.
-    """
+    """Return the checkpoint that a path means, and what `read` makes of it; the then latest if a run removes it."""
     checkpoint = resolve(path)
     while True:
         try:

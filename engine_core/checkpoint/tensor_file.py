@@ -92,13 +92,10 @@ def slice_rows(tensor: torch.Tensor, rank: int, size: int) -> torch.Tensor | Ten
 def save(
     path: Path, tensors: Mapping[str, torch.Tensor | Readable], about: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Write tensors to a safetensors file, with `about` in its header, and flush it to disk.
+    """Write tensors to a safetensors file, with `about` in its header, and flush it to disk; raise for unknown dtypes.
 
     Return its number of bytes and their SHA-256, as a manifest lists them. What is read when it is needed is in memory
     one by one.
-
-    Raises:
-        CheckpointError: for a dtype that the format lacks.
     """
     for name, tensor in tensors.items():
         if tensor.dtype not in _NAME_OF:
@@ -162,14 +159,7 @@ def _blocks(
 
 
 class TensorFile:
-    """A safetensors file whose header was read, and checked against its size.
-
-    Args:
-        verify: is called before the first tensor is read.
-
-    Raises:
-        CheckpointError: if it can't be read.
-    """
+    """A safetensors file whose header was read; `verify` is called before the first tensor is read."""
 
     def __init__(self, path: Path, verify: Callable[[], None] | None = None) -> None:
         self.path = path
@@ -241,11 +231,7 @@ class StoredTensor:
 
 
 def join(files: Sequence[TensorFile], shapes: Mapping[str, Shape]) -> dict[str, StoredTensor]:
-    """Return the tensors of which files have slices, after checking that each is there and whole.
-
-    Raises:
-        CheckpointError: if something is missing, overlaps, or is not as promised, with the file or tensor.
-    """
+    """Return the tensors of which files have slices, after checking that each is there and whole."""
     slices: dict[str, list[tuple[Box, TensorFile]]] = {name: [] for name in shapes}
     for file in files:
         for name, box in file.boxes():
@@ -264,11 +250,7 @@ def join(files: Sequence[TensorFile], shapes: Mapping[str, Shape]) -> dict[str, 
 
 
 def load(path: Path) -> Tensors:
-    """Return the tensors of a safetensors file, on the CPU.
-
-    Raises:
-        CheckpointError: if it can't be read.
-    """
+    """Return the tensors of a safetensors file, on the CPU."""
     file = TensorFile(path)
     # Copies: what is read from a mapped file changes with it, or kills the process when it is cut short.
     return {name: file.view(name).clone() for name in file.tensors}
@@ -298,8 +280,7 @@ def _check_whole(name: str, shape: Shape, boxes: Sequence[Box]) -> None:
 def _overlapping(boxes: Sequence[Box]) -> tuple[Box, Box] | None:
     """Return two that share an element; those of a tensor without dimensions are told by their number.
 
-    Boxes are put in order along the dimension that is cut most often, and each is compared with those that begin before
-    its end: one or none where rows are spread over many processes.
+    In order along the dimension cut most often, each is compared with those that begin before its end, one or none.
     """
     dimensions = range(len(boxes[0][0])) if boxes else range(0)
     cut = max(dimensions, key=lambda i: len({offset[i] for offset, _ in boxes}), default=None)

@@ -22,22 +22,14 @@ WEIGHTS = ("evaluated", "trained")
 
 
 def check_which(weights: str) -> str:
-    """Return `evaluated` or `trained`.
-
-    Raises:
-        ArgumentError: (a ValueError) for anything else.
-    """
+    """Return `evaluated` or `trained`; raise an ArgumentError for anything else."""
     if weights not in WEIGHTS:
         raise ArgumentError(f"weights={weights!r} has to be 'evaluated' or 'trained'{did_you_mean(weights, WEIGHTS)}")
     return weights
 
 
 def read_weights(folder: Path, weights: str = "evaluated") -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the weights in a checkpoint with what else was in the model's state_dict, by name, and its manifest.
-
-    Raises:
-        CheckpointError: if the folder is not a checkpoint, or is damaged.
-    """
+    """Return the weights in a checkpoint with what else was in the model's state_dict, by name, and its manifest."""
     opened = open_content(folder)
     # A tensor whose dimensions have an order of their own was read when the states were restored.
     chosen = _chosen(opened, weights).items()
@@ -57,20 +49,12 @@ def _chosen(opened: Checkpoint, weights: str) -> dict[str, StoredTensor | torch.
 
 
 def read_about(file: Path) -> dict[str, str]:
-    """Return what the header of a file of weights says about them.
-
-    Raises:
-        CheckpointError: if it can't be read.
-    """
+    """Return what the header of a file of weights says about them."""
     return TensorFile(file).about
 
 
 def with_average(weights: Mapping[str, _T], average: Mapping[str, _T]) -> dict[str, _T]:
-    """Return a model's weights with those of the average in their places.
-
-    Raises:
-        CheckpointError: if the average has a weight that the model lacks.
-    """
+    """Return a model's weights with those of the average, all of which it has to have, in their places."""
     places = match_names(weights, average)
     if lost := [name for name in average if name not in places.values()]:
         raise CheckpointError(f"the average has {lost[0]!r:.200}, which is not a weight of the model")
@@ -81,12 +65,6 @@ def match_names(names: Iterable[str], given: Iterable[str]) -> dict[str, str]:
     """Return, for a model's names of weights, those given that differ at most by wrappers, whichever of them has more.
 
     The wrappers are those of torch.compile, anywhere, and of DistributedDataParallel and DataParallel, around all.
-
-    Example:
-        >>> match_names(["module.bn.weight", "bn.bias"], ["_orig_mod.module.bn.weight", "head"])
-        {'module.bn.weight': '_orig_mod.module.bn.weight'}
-        >>> match_names(["module.module.weight"], ["module.weight"])
-        {'module.module.weight': 'module.weight'}
     """
     given = set(given)
     own = {name: _uncompiled(name) for name in names}
@@ -112,9 +90,6 @@ def write_weights(
     """Write weights to a file of their own, with `about` in its header; afterwards it is whole, or as it was before.
 
     What is not a tensor yet is read one after the other, when it is written.
-
-    Raises:
-        CheckpointError: if it can't be written.
     """
     try:
         with replacing(file) as beside:

@@ -98,11 +98,7 @@ def write_content(folder: Path, content: Checkpoint, writers: Writers | None = N
 
 @contextmanager
 def _taking_place(begun: Path, folder: Path) -> Iterator[None]:
-    """Let `begun` become `folder` when the block ends; after an error `folder` is as before, and `begun` is removed.
-
-    Raises:
-        CheckpointError: for an OSError too, with the folder.
-    """
+    """Let `begun` become `folder` when the block ends; after an error `folder` is as before."""
     replaced = folder.with_name(f".{folder.name}.old")
     try:
         yield
@@ -123,11 +119,7 @@ def _taking_place(begun: Path, folder: Path) -> Iterator[None]:
 
 
 def _write_json(path: Path, value: Any) -> dict[str, Any]:
-    """Write a file of JSON, and flush it to disk; return its entry in the manifest.
-
-    Raises:
-        CheckpointError: if it would be too large to be read.
-    """
+    """Write a file of JSON that is not too large to be read, and flush it to disk; return its entry in the manifest."""
     text = json.dumps(value, indent=1, allow_nan=False)
     if len(text) > MOST_BYTES_OF_JSON:
         raise CheckpointError(
@@ -161,10 +153,7 @@ def _sets_of(content: Checkpoint) -> dict[str, dict[str, Any]]:
 
 
 def cut_content(content: Checkpoint, rank: int, size: int) -> Checkpoint:
-    """Return a rank's part of what all ranks hold whole: its slice of weights, averages and optimizers' tensors.
-
-    The rest is rank 0's, since ranks may differ in it, as in their random generators.
-    """
+    """Return a rank's slices of weights, averages and optimizers' tensors; the rest is rank 0's."""
     alike = (f"{AVERAGE}.", "optimizers.")
     model = {name: slice_rows(tensor, rank, size) for name, tensor in content.model.items()}
     tensors = {
@@ -257,10 +246,7 @@ class BackgroundWriter:
             raise
 
     def wait_for_all(self, ranks: Ranks) -> None:
-        """Wait until no rank writes, in turns: a write may take longer than a rank waits for the others.
-
-        If it does, rank 0 warns once of those that still write.
-        """
+        """Wait until no rank writes, in turns: a write may take longer than a rank waits, of which rank 0 warns."""
         warns_at = time.monotonic() + ranks.timeout_s
         while ranks.size > 1:
             table = ranks.table([not self._ends_within(min(1.0, ranks.timeout_s / 2))])

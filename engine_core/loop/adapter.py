@@ -144,12 +144,7 @@ class Accumulated:
 
 
 def factor_of(total: Loss, divided_by: float) -> float | torch.Tensor:
-    """Return what makes gradients of `sum / divided_by` those of the mean: 0 where nothing counts.
-
-    Example:
-        >>> factor_of(Loss(torch.tensor(6.0), 8), 4.0)
-        0.5
-    """
+    """Return what makes gradients of `sum / divided_by` those of the mean: 0 where nothing counts."""
     count = total.count
     if count is None:
         return float(divided_by)
@@ -290,11 +285,7 @@ def make_loop(
 
 
 def check_batches(batches: Any) -> Batches:
-    """Return what a user says of batches, the strict rule if that is nothing.
-
-    Raises:
-        ArgumentTypeError: (a TypeError) for anything but `Batches`.
-    """
+    """Return what a user says of batches, the strict rule if that is nothing."""
     if batches is None or isinstance(batches, Batches):
         return batches or Batches()
     raise ArgumentTypeError(f"batches has to be such as engine_core.Batches(shared=('x',)), not {batches!r}")

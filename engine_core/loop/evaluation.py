@@ -193,10 +193,7 @@ def _keep_globals(device: torch.device | None) -> Callable[[], None]:
 def keep_modules(
     model: torch.nn.Module, tensors: Iterable[torch.Tensor] = (), *, attributes: bool = True
 ) -> Callable[[], None]:
-    """Return a function that puts back the buffers that modules have now, their attributes, and values of tensors.
-
-    It does so also where another object took the place.
-    """
+    """Return a function that puts back modules' buffers, attributes and values of tensors, also those replaced."""
     own = [(m, dict(vars(m)) if attributes else None, dict(m._buffers)) for m in model.modules()]  # noqa: SLF001
     values = [(tensor, tensor.detach().clone()) for tensor in tensors if not is_lazy(tensor)]
 
@@ -219,10 +216,7 @@ def keep_modules(
 
 
 def without_trace(model: Any, device: torch.device, block: Callable[[], Any]) -> Any:
-    """Return what a function returns, run eagerly, in eval mode and without gradients.
-
-    Generators, and what modules have in attributes and buffers, are put back, also where another object took the place.
-    """
+    """Return what a function returns, run eagerly, in eval mode and without gradients; all is put back."""
     put_back = keep_modules(model, model.buffers())
     set_stance = getattr(torch.compiler, "set_stance", None)  # torch before 2.6 has none
     try:

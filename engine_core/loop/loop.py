@@ -48,11 +48,7 @@ def saved_state(engine: Engine) -> dict[str, Any]:
 
 
 def check_saved(engine: Engine, saved: Mapping[str, Any]) -> None:
-    """Raise a CheckpointError unless this engine can take back what `saved_state` returned, and set the seed.
-
-    Raises:
-        CheckpointError: for a newer format, and for algorithms whose states or changes to the model need them.
-    """
+    """Raise a CheckpointError unless this engine can take back what `saved_state` returned, and set the seed."""
     if "format" not in saved:
         raise CheckpointError(
             "the checkpoint has no part of engine-core: resume from another one, or load its weights and train anew"
@@ -100,11 +96,7 @@ def _pinned(distribution: Any, version: Any) -> str | None:
 
 
 def put_back(engine: Engine, saved: Mapping[str, Any]) -> None:
-    """Restore the clock and the states.
-
-    Raises:
-        CheckpointError: for a clock that no run has, and for a state that its owner does not load, with its name.
-    """
+    """Restore the clock and the states; raise a CheckpointError for a clock that no run has."""
     clock = Timestamp(**saved["clock"])
     for name, value in clock._asdict().items():
         kinds: Any = (int, float) if name.startswith("elapsed") else int
@@ -163,11 +155,7 @@ def write_part(path: Path, saved: Mapping[str, Any]) -> None:
 
 
 def read_part(path: Path) -> Any:
-    """Return what a file of JSON in a checkpoint holds of ours.
-
-    Raises:
-        CheckpointError: if it is damaged, with its name.
-    """
+    """Return what a file of JSON in a checkpoint holds of ours; raise a CheckpointError if it is damaged."""
     found = read_json(path, raises=CheckpointError)
     if not isinstance(found, dict):
         raise CheckpointError(f"{str(path)!r} is damaged: it holds {found!r:.80}, and not an object")
@@ -186,10 +174,7 @@ def _listeners_of(engine: Engine) -> dict[str, Any]:
 
 
 def _states_of(engine: Engine, kind: str, owners: Mapping[str, Any]) -> dict[str, Any]:
-    """Return their states by name, without empty ones, and without those of logger destinations that raise.
-
-    What others raise has a note that names them.
-    """
+    """Return states by name, but empty ones, and those of destinations that raise; other errors get a note."""
     states, isolation = dict[str, Any](), engine.logger.isolation
     for name, owner in owners.items():
         isolated = any(owner is d for d in engine.logger.destinations) and not any(

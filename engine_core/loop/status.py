@@ -1,9 +1,4 @@
-"""The phase of a run, across fits, and the evaluation it owes. Knows State, but neither loop nor Trainer.
-
-IDLE --resume()--> RESUMED; IDLE or RESUMED --begin_fit()--> TRAINING --end_fit()--> IDLE
-TRAINING <--> STEPPING; any of these <--> EVALUATING       AFTER_TRAIN_BATCH; an evaluation, see Session.evaluate
-IDLE or RESUMED <--> PREDICTING                            from the first output to the end of the iterator
-"""
+"""The phase of a run, across fits, and the evaluation it owes. Knows State, but neither loop nor Trainer."""
 
 from __future__ import annotations
 
@@ -45,11 +40,7 @@ class BegunEvaluation(NamedTuple):
 
 
 class RunStatus:
-    """The phase of a run, its requests to end, and the evaluation that a resumed run has to finish.
-
-    The requests are in `state.loop`, where callbacks and algorithms set them: `stop_requested` and `pause_requested`
-    for `fit`, `skip_requested` for one step. A new fit drops them here; the loop drops `skip_requested` after each
-    step, and what catches signals drops `interrupted_by`.
+    """The phase of a run, its requests to end, which are in `state.loop`, and the evaluation that it has to finish.
 
     Attributes:
         phase: set here, but for STEPPING, EVALUATING and PREDICTING, which are set and left by what enters them.
@@ -71,10 +62,7 @@ class RunStatus:
         self._evaluated_before: int | None = None
 
     def check_can(self, call: str) -> None:
-        """Raise EngineError unless `fit`, `eval` or `predict` can be called now: in a fit, only `eval` can.
-
-        There, an iterator of `predict` that is left unfinished would let training continue in eval mode.
-        """
+        """Raise EngineError unless `fit`, `eval` or `predict` can be called now: in a fit, only `eval` can."""
         if self.phase is Phase.PREDICTING:
             raise EngineError(
                 f"a prediction is running, so {call}() can't be called: take all that the iterator of predict() gives, "
@@ -135,11 +123,7 @@ class RunStatus:
         }
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned.
-
-        Raises:
-            CheckpointError: if it names an event at which nothing is saved.
-        """
+        """Restore what `state_dict` returned; raise a CheckpointError for an event at which nothing is saved."""
         then = saved["awaited"]
         if then not in (None, "batch_checkpoint", "epoch_checkpoint"):
             raise CheckpointError(f"the checkpoint awaits {then!r:.80}, at which nothing is saved")

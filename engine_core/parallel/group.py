@@ -60,14 +60,12 @@ class Failures:
     """What this rank tells the others when it fails, and what it learns of their failures.
 
     The main thread raises what has happened. If it can't, because it waits for the others or runs the user's code, the
-    thread that looks into the store ends the process. The store may be gone, with the process that holds it: then
-    nothing is written, and nothing is found.
+    thread that looks into the store ends the process. If the store is gone, nothing is written or found.
 
     Args:
         store: of the process group, for this run alone.
         timeout: how long a rank waits for the others, in words.
         leave: leaves the process group, so that no other rank waits for this one.
-        end: ends the process with this exit code.
     """
 
     def __init__(
@@ -215,12 +213,7 @@ def store_of_group() -> Any:
 
 
 def failures_of_group(timeout: str, *, leaves: bool) -> Failures:
-    """Return the failures of the ranks of the default process group, which a run after another shares.
-
-    Args:
-        timeout: how long a rank waits for the others, in words.
-        leaves: is the group ours, to be left after a failure?
-    """
+    """Return the failures of the ranks of the default group, which runs share; `leaves`: is it ours to leave?"""
     store = store_of_group()
     if _of_groups:
         former, failures = _of_groups[-1]
@@ -365,12 +358,7 @@ def _let_threads_finish() -> None:
 
 
 class GroupRanks(Ranks):
-    """The ranks of the default process group.
-
-    Args:
-        failures: raises what a collective's failure means.
-        parallel: how the run is spread over them.
-    """
+    """The ranks of the default process group; `failures` raises what a collective's failure means."""
 
     def __init__(self, failures: Failures, parallel: Parallel) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()

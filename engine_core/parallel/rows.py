@@ -17,12 +17,7 @@ CAN_NOT_MOVE = -1
 
 
 def bounds(rows: int, ranks: Ranks, rank: int | None = None) -> tuple[int, int]:
-    """Return where a rank's part of the rows begins and ends, this one's by default; the first ranks have one more.
-
-    Example:
-        >>> bounds(5, Ranks())
-        (0, 5)
-    """
+    """Return where a rank's part of the rows begins and ends, this one's by default; the first ranks have one more."""
     each, more = divmod(rows, ranks.size)
     rank = ranks.rank if rank is None else rank
     start = rank * each + min(rank, more)
@@ -30,10 +25,7 @@ def bounds(rows: int, ranks: Ranks, rank: int | None = None) -> tuple[int, int]:
 
 
 def placeholder_of(batch: Any, batches: Batches) -> Any:
-    """Return row 0 of a batch, for a rank without rows; numbers that are not finite become 0.
-
-    Its loss counts 0 times. But a row that was dropped may hold NaN, and the gradient of 0 times NaN is NaN.
-    """
+    """Return row 0 of a batch, for a rank without rows; 0 for numbers that are not finite: 0 times NaN is NaN."""
 
     def finite(leaf: Any) -> Any:
         is_tensor = isinstance(leaf, torch.Tensor) and (leaf.is_floating_point() or leaf.is_complex())
@@ -43,10 +35,7 @@ def placeholder_of(batch: Any, batches: Batches) -> Any:
 
 
 def signature_of(batch: Any, batches: Batches) -> int:
-    """Return a number that is equal on two ranks if the rows of their batches can be put together.
-
-    It is `CAN_NOT_MOVE` for what can't be sent.
-    """
+    """Return a number that is equal on ranks whose rows can be put together; `CAN_NOT_MOVE` for what can't be sent."""
     if batches.count is not None or batches.take is not None:
         return CAN_NOT_MOVE
     described = list[Any]()
@@ -62,10 +51,6 @@ def signature_of(batch: Any, batches: Batches) -> int:
 
 class Move:
     """How the rows at `index` of the global batch are dealt: from the ranks that have them, to those that get them.
-
-    Args:
-        counts: how many rows each rank has, in the order of the global batch.
-        index: of the rows that are dealt; rank r gets part r of them.
 
     Attributes:
         is_needed: does any row change ranks?
@@ -94,11 +79,7 @@ class Move:
         self._before = sum(self._received[: ranks.rank])
 
     def run(self, batch: Any, ranks: Ranks, call: Callable[[Callable[[], Any]], None]) -> Any:
-        """Return this rank's part of the rows that are dealt, in a batch like the one that it has.
-
-        Args:
-            call: runs a collective.
-        """
+        """Return this rank's part of the rows that are dealt, in a batch like its own; `call` runs a collective."""
         leaves = _leaves(batch, ranks.batches)
         got: dict[int, Any] = {
             n: self._exchange(leaf, call) for n, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)

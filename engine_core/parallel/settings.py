@@ -94,10 +94,6 @@ def spread_of(given: object) -> Parallel | None:
 
     `auto` is DDP where torchrun started several processes. A mapping is what a config says: `name` and arguments.
     Ranks that are there already, such as threads in a test, have a `wrap(model)` that stands in for DDP.
-
-    Raises:
-        ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) for what can't work, and for `ddp` or `fsdp`
-            outside of torchrun.
     """
     if given is None or (given == "auto" and started() == 1):
         return None
@@ -145,11 +141,7 @@ def has_group() -> bool:
 
 
 def check_spread(model: torch.nn.Module, parallel: Parallel | None, precision: str) -> None:
-    """Raise if this model, or this kind of run, can't be spread over the processes that were started.
-
-    Raises:
-        ArgumentError: (a ValueError) with what to do instead.
-    """
+    """Raise if this model, or this kind of run, can't be spread over the processes that were started."""
     if parallel is None:
         _say_that_each_is_alone()
         return

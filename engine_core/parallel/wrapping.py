@@ -28,11 +28,7 @@ def is_sharded(value: object) -> bool:
 
 
 def in_slices(value: Any, of_tensor: Callable[[Any], Any] | None = None) -> Any:
-    """Return a tree of dicts, lists and tuples with this rank's piece of each sharded tensor.
-
-    Args:
-        of_tensor: what takes the place of a sharded tensor; default: its piece.
-    """
+    """Return a tree of dicts, lists and tuples with this rank's piece, or `of_tensor`, of each sharded tensor."""
     if is_sharded(value):
         return (of_tensor or _slice_of)(value)
     if isinstance(value, dict):
@@ -55,11 +51,7 @@ def gathered(tensor: Any) -> torch.Tensor:
 
 
 def shard_like(value: Any, own: object) -> Any:
-    """Return a value that was loaded as this rank holds its own: its part of a sharded tensor, and the rest whole.
-
-    Args:
-        value: a tensor, one that is still in files, or anything else.
-    """
+    """Return a loaded value, maybe still in files, as this rank holds its own: its part of a sharded tensor."""
     if not is_sharded(own) or not isinstance(value, (torch.Tensor, StoredTensor)) or is_sharded(value):
         return value.read() if isinstance(value, StoredTensor) else value
     return _sharded_as(value, own)
@@ -129,11 +121,7 @@ def _sharded_as(value: Any, own: Any) -> Any:
 
 
 def mark_of(state: Any) -> int:
-    """Return a number that differs if a state differs, as good as surely; sharded tensors don't count.
-
-    Raises:
-        CheckpointError: for what a checkpoint can't hold.
-    """
+    """Return a number that differs if a state differs, as good as surely; sharded tensors don't count."""
     tensors: dict[str, Any] = {}
     mark = zlib.crc32(json.dumps(flatten(in_slices(state), "state", tensors)).encode())
     return mark_of_tensors((each for each in tensors.values() if not isinstance(each, TensorSlice)), mark)
@@ -162,11 +150,7 @@ _STATISTICS = ("running_mean", "running_var")  # a scripted BatchNorm, and many 
 
 
 class Wrapping:
-    """The model of a run on one process, which is called as it is.
-
-    Attributes:
-        called: what the loop calls in training.
-    """
+    """The model of a run on one process; `called` is what the loop calls in training."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model

@@ -1,14 +1,17 @@
 """The training loop, evaluation, and the Trainer that wires the parts."""
 
 from .arguments import new_name
-from .averages import find_average
-from .data import own_generators, why_inexact
-from .interruption import ending_together, is_between_batches
+from .evaluation import find_average
+from .loaders import own_generators, why_inexact
+from .manifest import versions_of
 from .metrics import Measurement, as_numbers, check_metrics, check_values, load_state, state_of
 from .optimizers import at_evaluation
-from .precision import Precision, in_float32
-from .resume import clock_in, copy_weights, load_weights, versions_of
+from .requests import ending_together, is_between_batches
+from .resuming import clock_in
+from .saved import copy_weights
+from .session import Precision, in_float32
 from .trainer import Trainer, describe
+from .weights import load_weights
 
 __all__ = [
     "Measurement",

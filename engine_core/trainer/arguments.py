@@ -72,10 +72,7 @@ def progress_bar(given: object, callbacks: Sequence[Any]) -> list[tuple[str, dic
 
 
 def choose_device(given: str | torch.device, model: torch.nn.Module, spread: Parallel | None = None) -> torch.device:
-    """Return the device to train on: `auto` is the model's own unless that is the CPU, else the best one.
-
-    Of several processes on a machine each takes the CUDA device with its own number there.
-    """
+    """Return the device: `auto` is the model's own unless that is the CPU, else the best, a rank's own on CUDA."""
     homes: dict[torch.device, str] = {}
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         homes.setdefault(tensor.device, name)

@@ -1,4 +1,4 @@
-"""Evaluation and prediction: two loops over the seam's moments of an evaluation, which leave all else unchanged."""
+"""Evaluation and prediction, two loops over the seam's moments which leave no trace, and the average that they use."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from ..algorithm import is_averaging
 from ..batch import move_batch
+from ..engine import Engine
 from ..errors import ArgumentTypeError, EngineError
 from ..loop import BegunEvaluation, Phase
 from ..messages import warn
 from ..objective import AT, Loss
-from ..parallel import ends_with
+from ..parallel import ends_with, mark_of_tensors
 from ..state import State, epochs_done
 from .arguments import check_loader
-from .data import begin_pass, restart_pass
-from .interruption import EvaluationInterrupted, lost_workers, signals_noted
+from .feed import begin_pass, restart_pass
 from .metrics import Measurement, as_numbers, check_values
-from .microbatches import explain_out_of_memory
 from .optimizers import at_evaluation
-from .session import Session
+from .requests import EvaluationInterrupted, lost_workers, signals_noted
+from .session import Session, explain_out_of_memory
 
 
 def run_eval(
@@ -37,12 +38,6 @@ def run_eval(
     Args:
         ends: asked after each batch: does a signal, or a pause of `fit`, end it there? None: it can't be interrupted.
         begun: how far an interrupted evaluation is, whose done loaders are skipped.
-
-    Raises:
-        EvaluationInterrupted: where it ends so.
-
-    `<label>/loss` is the loss of the whole set: the sum of the batches' sums by that of their counts. Module modes, the
-    position in training, the current batch and the global random generators are restored afterwards.
     """
     session.status.check_can("eval")
     state, generators = session.state, begun.generators
@@ -110,10 +105,9 @@ def predictions(session: Session, loader: Iterable[Any]) -> Generator[Any, None,
 
 
 def _predict(session: Session, loader: Iterable[Any]) -> Generator[Any, None, None]:
-    """Yield the outputs of each batch; when this is exhausted, closed or fails, everything is as before.
+    """Yield the outputs of each batch, with grad mode and generators as the caller's; in the end, all is as before.
 
-    In between, the caller has torch's grad mode and the global generators as they would be without this. A first signal
-    during a batch ends this after it, one in between at once.
+    A first signal during a batch ends this after it, one in between at once.
     """
     session.status.check_can("predict")
     state, seam, eval_timestamp = session.state, session.seam, session.state.eval_timestamp
@@ -148,13 +142,7 @@ def _run_batch(
     forward: Callable[[State, Any], tuple[Any, Any]],
     measure: Callable[[Any, Any], Any] = lambda *_: None,
 ) -> None:
-    """Run the events of one batch around `forward`, and let `measure` take outputs and targets and return the loss.
-
-    The targets end with this call, before those of the next batch are made.
-
-    Args:
-        rows: of the global batch, of which `batch` is this rank's part.
-    """
+    """Run the events of one batch, of `rows` on all ranks, around `forward`; `measure` takes outputs and targets."""
     seam, label, started_s = session.seam, session.state.dataloader_label, time.perf_counter()
     try:
         batch = seam.eval_batch(move_batch(batch, session.device) if session.device.type != "cpu" else batch)
@@ -202,8 +190,7 @@ class _Measured:
             outputs = session.precision.full(outputs)
             given = state.objective.for_metrics(outputs, state.batch) if targets is None else (outputs, targets)
             self._metrics.take(*given, state)
-        if not session.has_measured:
-            session.has_measured = True
+        if session.is_new("values of metrics"):
             check_values(metrics, self._label)
         return loss
 
@@ -234,7 +221,7 @@ class _Measured:
 
     def _check_law(self) -> None:
         """Warn once for each loader if the loss of a set depends on how it is cut into batches."""
-        state, objective, label, told_of = self._state, self._state.objective, self._label, self._session.told_of
+        state, objective, label = self._state, self._state.objective, self._label
         measured = self._batches - 1  # that there is more than one batch is known at the second
         if measured not in AT or not objective.check or objective.is_certain(objective.eval_loss_fn):
             return
@@ -242,6 +229,31 @@ class _Measured:
         if not state.ranks.any(said):
             return
         self.approximate.add(f"{label}/loss")
-        if said and label not in told_of:
-            told_of.add(label)
+        if said and self._session.is_new(f"approximate {label}"):
             warn(f"{label}/loss is approximate: {said}; it depends on the size of batches", UserWarning)
+
+
+class Average(NamedTuple):
+    """Averaged weights, and the algorithm that keeps them by its unique and its registered name."""
+
+    algorithm: str
+    registered: str
+    weights: Mapping[str, torch.Tensor]
+
+
+def find_average(engine: Engine) -> Average | None:
+    """Return the average of the engine's averaging algorithm; None if there is no such algorithm, or no average yet."""
+    for member in engine.members:
+        if is_averaging(member.algorithm):
+            averaging: Any = member.algorithm
+            weights = averaging.averaged_state_dict()
+            return Average(member.name, member.registered, weights) if weights else None
+    return None
+
+
+def mark_of_evaluated(engine: Engine) -> int:
+    """Return a number that differs if what evaluations look at differs: the model's weights, and their average."""
+    model: Any = engine.state.model
+    average = find_average(engine)
+    weights = [*model.parameters(), *model.buffers(), *(average.weights.values() if average is not None else ())]
+    return mark_of_tensors(weights)

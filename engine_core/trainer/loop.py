@@ -1,25 +1,37 @@
-"""The training loop, from `fit` down to the microbatch: data, gradients, steps. Its moments are those of the seam."""
+"""The training loop, from `fit` down to the microbatch, and what a fit puts back. Its moments are those of the seam."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from math import isfinite
 from typing import Any
 
 import torch
 
 from ..batch import move_batch
-from ..errors import EngineError, add_note
-from ..loop import backward_with_first_graph, factor_of, scale_gradients
-from ..objective import Loss
+from ..engine import warn_of_idle
+from ..errors import ArgumentError, EngineError, add_note
+from ..loop import backward_with_first_graph, factor_of, keep_modules, scale_gradients
+from ..messages import plural, warn
+from ..objective import Loss, check_objective
+from ..state import State
 from ..time import Time, Timestamp
-from .averages import mark_of_evaluated
-from .data import BeforeBatch, blame_what_was_loaded, enter_loader, lose_no_batch
-from .evaluation import run_eval
-from .interruption import EvaluationInterrupted
-from .microbatches import explain_out_of_memory, place_in_training, place_of, take_part
+from .evaluation import mark_of_evaluated, run_eval
+from .feed import BeforeBatch, check_dealable, enter_loader
 from .optimizers import clip_gradients, pass_for_stepped, warn_of_lengths, warn_of_untrained
-from .session import Session
+from .requests import EvaluationInterrupted, signals_noted
+from .saved import go_back, take_snapshot
+from .session import (
+    Session,
+    blame_what_was_loaded,
+    explain_out_of_memory,
+    lose_no_batch,
+    place_in_training,
+    place_of,
+    take_part,
+    warn_of_unread,
+)
 
 
 def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[], torch.Tensor]]:
@@ -45,7 +57,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         """Run epochs until the end, and evaluate again if the last interval is incomplete."""
         enter_loader(state)
         seam.fit_start()
-        session.misfits = warn_of_lengths(session.schedulers, session.misfits, state)
+        warn_of_lengths(session.schedulers, session.is_new, state)
         if status.owed is not None:
             then = status.owed.then
             evaluate(then)
@@ -92,7 +104,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
             except BaseException as error:
                 lose_no_batch(session, error, checkpoint)
                 raise
-        before = BeforeBatch(session, device)
+        before = BeforeBatch(state, device)
         while True:
             if before.is_needed:
                 before.look()
@@ -123,14 +135,14 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         try:
             seam.take(move_batch(state.batch, device), state.batch) if moves else seam.take(state.batch)
             if is_first:
-                session.untrained = warn_of_untrained(state, session.untrained)
+                warn_of_untrained(state, session.is_new)
             train_batch()
             if is_first:
                 is_first = False
-                session.warn_of_unread()
+                if session.is_new("unread items"):
+                    warn_of_unread(state, engine)
         except Exception as error:
-            place = place_in_training(state, seam.samples, microbatch_size, is_same=session.adds_up())
-            explain_out_of_memory(error, state, *place)
+            explain_out_of_memory(error, state, *place_in_training(session, seam.samples))
             raise
         then = step_schedulers if counts_batches else None
         if together is None:
@@ -226,12 +238,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         return state.loss, total.means
 
     def microbatch(nominal: float | None, losses: Any = None) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        """Forward, loss and backward of `state.batch`; return its loss and the loss's parts.
-
-        Args:
-            nominal: by what its sum is divided for the backward; None: it is alone, and its mean counts.
-            losses: where its loss is added then.
-        """
+        """Run a microbatch; return its loss and parts. `nominal` divides its sum; None: it is alone."""
         nonlocal warns_of_graph
         seam.begin_forward(state.batch)
         seam.end_forward(forward(state.model if together is None else wrapping.called, state.batch))
@@ -321,3 +328,76 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         return gradients()[0]
 
     return fit, closure
+
+
+def check_trainable(state: State) -> None:
+    """Raise if there is nothing to train, or nothing to train it with."""
+    if state.train_dataloader is None:
+        raise ArgumentError("there is nothing to train on: give Trainer(train_dataloader=...)")
+    if not state.optimizers:
+        raise ArgumentError(
+            "there is no optimizer: give Trainer(optimizers=torch.optim.SGD(model.parameters(), lr=0.1))"
+        )
+    if not any(p.requires_grad for o in state.optimizers for g in o.param_groups for p in g["params"]):
+        raise ArgumentError("there is nothing to train: no parameter of the optimizers requires a gradient")
+    check_objective(state.objective, state.model)
+
+
+def enter_train_mode(model: Any) -> None:
+    """Put a model that is in eval mode into train mode, but for frozen parts, and warn of it."""
+    if model.training:
+        return
+    put_back, modes = keep_modules(model), [(module, module.training) for module in model.modules()]
+    try:
+        model.train()
+        trains = [(module, [parameter.requires_grad for parameter in module.parameters()]) for module, _ in modes]
+        frozen = {id(part) for module, own in trains if own and not any(own) for part in module.modules()}
+        for module, is_training in modes:
+            if id(module) in frozen:
+                module.training = is_training
+        if changed := sum(module.training and not is_training for module, is_training in modes):
+            warn(
+                f"the model came in eval mode, and fit() has put {plural(changed, 'module', 'modules')} of it into "
+                "train mode; those with parameters that are all frozen stay as they are. Call model.train() before",
+                UserWarning,
+            )
+    except Exception:
+        put_back()
+        raise
+
+
+def run_fit(session: Session, end: Time) -> None:
+    """Train until the clock reaches `end`, or a stop is asked for; warn of algorithms that never matched."""
+    state, seam = session.state, session.seam
+    with signals_noted(state, session.together):
+        try:
+            fit, closure = loop_of(session, end)
+            seam.needs_rows = session.microbatch_size is not None or session.together is not None
+            seam.lengths = _lengths_of(session, end)
+            seam.begin_fit(closure)
+            if session.together is not None:
+                session.together.begin_fit()
+            state.loop.snapshot, state.loop.go_back = partial(take_snapshot, session), partial(go_back, session)
+            if session.together is not None and not session.feed.is_local:
+                check_dealable(state.train_dataloader, "train", state.ranks)
+            fit()
+        except BaseException as error:
+            seam.undo(error)
+            session.readings.salvage(error)  # after the model is as the algorithms found it: this may log, and fail
+            raise
+        finally:
+            seam.end_fit()
+            state.loop.snapshot, state.loop.go_back = None, None
+    elapsed = state.get_elapsed_duration()
+    if elapsed is not None and elapsed.value >= 1 and state.loaded_from is None and not state.loop.pause_requested:
+        warn_of_idle(session.engine.members, state)
+
+
+def _lengths_of(session: Session, end: Time) -> dict[str, Any]:
+    """Return the lengths of training among the Trainer's own arguments, by name."""
+    lengths: dict[str, Any] = {"eval_interval": session.eval_interval}
+    if end != session.state.max_duration:
+        lengths["fit's duration"] = end
+    for scheduler, interval, *_ in session.schedulers:
+        lengths[f"{type(scheduler).__name__}'s interval"] = interval
+    return lengths

@@ -157,15 +157,12 @@ def check_of_loss(optimizers: Iterable[torch.optim.Optimizer], state: State) -> 
             )
 
 
-def warn_of_untrained(state: State, known: frozenset[str]) -> frozenset[str]:
-    """Warn of trainable parameters that are in no optimizer, unless these are the `known` ones; return their names.
-
-    Lazy ones, and those that FSDP deals out anew, are left out.
-    """
+def warn_of_untrained(state: State, is_new: Callable[[str], bool]) -> None:
+    """Warn of trainable parameters that are in no optimizer, but for lazy ones and those that FSDP deals out anew."""
     model: Any = state.model
     trained = {id(p) for optimizer in state.optimizers for group in optimizer.param_groups for p in group["params"]}
     if all(id(p) in trained or not p.requires_grad for p in model.parameters()):
-        return frozenset()
+        return
     dealt = [module for module in model.modules() if _SHARDED & {cls.__name__ for cls in type(module).__mro__}]
     trained |= {id(p) for module in dealt for p in module.parameters()}
     names = [
@@ -173,13 +170,12 @@ def warn_of_untrained(state: State, known: frozenset[str]) -> frozenset[str]:
         for name, p in model.named_parameters()
         if p.requires_grad and id(p) not in trained and not isinstance(p, torch.nn.parameter.UninitializedParameter)
     ]
-    if names and set(names) != known:
+    if names and is_new(f"no optimizer trains {sorted(names)}"):
         shown = join_words([*names[:5], f"{len(names) - 5} more"] if len(names) > 5 else names, most=6)
         warn(
             f"no optimizer trains {shown} of the model: give them to an optimizer, or set their requires_grad to False",
             UntrainedParametersWarning,
         )
-    return frozenset(names)
 
 
 _SHARDED = {"FullyShardedDataParallel", "FSDPModule"}  # by name, since importing them takes a second
@@ -239,10 +235,7 @@ def make_schedulers(items: Iterable[tuple[Any, Interval]], state: State) -> list
 
 
 def _make_scheduler(item: Any, interval: Interval, state: State) -> tuple[Any, bool]:
-    """Return what the callable makes, and whether lengths were among the arguments of a partial.
-
-    Arguments that are lengths become numbers of steps, and one that is called `steps` gets that of the whole training.
-    """
+    """Return what the callable makes, with lengths of a partial, and `steps`, as numbers of steps; were there any?"""
     given, lengths = functools.partial(item), []  # of a partial, this is a copy
     title = f"schedulers: {getattr(given.func, '__qualname__', type(given.func).__name__)}"
 
@@ -279,12 +272,8 @@ def _steps_in(state: State, length: Time, interval: Interval) -> int:
     return max(1, int(round(same_unit / interval.length, 9)))
 
 
-def warn_of_lengths(schedules: Iterable[Schedule], known: frozenset[str], state: State) -> frozenset[str]:
-    """Warn of schedulers whose own length is not the whole training's, unless this is `known`; return what was found.
-
-    Schedulers inside of another one are not looked at: how they share its steps is theirs to know.
-    """
-    found = set()
+def warn_of_lengths(schedules: Iterable[Schedule], is_new: Callable[[str], bool], state: State) -> None:
+    """Warn of schedulers whose own length is not the whole training's; of those inside of another one it knows."""
     for scheduler, interval, made_for, made_with in schedules:
         name, own = _length_of(scheduler)
         if made_for is None or own is None:
@@ -301,13 +290,12 @@ def warn_of_lengths(schedules: Iterable[Schedule], known: frozenset[str], state:
             why = "it keeps the length that it was made with"
         else:
             why = f"write {name}='1dur', in a config or a functools.partial, and it follows the training's length"
-        found.add(
+        message = (
             f"schedulers: {type(scheduler).__name__} has {name}={own}, but the whole training steps it "
             f"{plural(steps, 'time', 'times')}, every {interval.length}: {why}"
         )
-    for message in sorted(found - known):
-        warn(message, DurationWarning)
-    return frozenset(found)
+        if is_new(message):
+            warn(message, DurationWarning)
 
 
 def _length_of(scheduler: Any) -> tuple[str, float | None]:

@@ -1,8 +1,8 @@
-"""The Trainer: wires up model, data, plugins and engine, and hands them to the loop."""
+"""The Trainer: wires up model, data, plugins and engine, runs INIT, and hands them to the loop."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,26 +17,34 @@ from ..loop import Loop, Phase, check_batches
 from ..messages import warn
 from ..needs import EVERYTHING, FSDP_OFFERS
 from ..objective import Objective, check_loss_fn, check_objective, check_own_objective
-from ..parallel import DDP, FSDP, check_spread, join, spread_of
+from ..parallel import DDP, FSDP, check_spread, join, shard_state_like, spread_model, spread_of
 from ..passes import PassArgument
 from ..randomness import check_seed, seed_generators
 from ..ranks import Ranks
 from ..registry import as_plugins
 from ..state import State
+from ..surgery import follow_parameters
 from ..time import Interval, Time
 from .arguments import as_loaders, check_loader, check_model, check_positive, choose_device, new_name
 from .arguments import progress_bar as bar
-from .data import Feed
 from .evaluation import predictions, run_eval
-from .fitting import check_trainable, enter_train_mode, run_fit
-from .initialising import initialise
-from .interruption import ended_together, ending_together, signals_noted
-from .loss_log import LossReader
-from .metrics import check_metrics
-from .optimizers import begin_training, check_optimizers, check_schedulers
-from .precision import Precision
-from .resume import Loading, describe_run, find_resumed, start_over
-from .session import Session
+from .feed import Feed
+from .loop import check_trainable, enter_train_mode, run_fit
+from .manifest import check_alike, describe_run, hyperparameters_of, model_of, settings_of, training_of
+from .metrics import LossReader, check_metrics
+from .optimizers import (
+    begin_training,
+    check_of_loss,
+    check_optimizers,
+    check_schedulers,
+    check_trained,
+    make_optimizers,
+    make_schedulers,
+)
+from .requests import ended_together, ending_together, signals_noted
+from .resuming import Loading, find_resumed, start_over
+from .session import Precision, Session
+from .weights import modes_of, shapes_of
 
 
 class Trainer:
@@ -128,13 +136,13 @@ class Trainer:
         if objective is not None:
             check_own_objective(objective, loss_fn)
         spread = spread_of(parallel)
-        self._device = choose_device(device, check_model(model), spread)
+        at = choose_device(device, check_model(model), spread)
         check_spread(model, spread, precision)
-        ranks = parallel if isinstance(parallel, Ranks) else join(spread, self._device)
-        self._precision = Precision(precision, self._device)
-        self._microbatch_size = check_positive(microbatch_size, "microbatch_size", int)
-        self._grad_clip_norm = check_positive(grad_clip_norm, "grad_clip_norm", float)
-        self._optimizers = check_optimizers(optimizers)
+        ranks = parallel if isinstance(parallel, Ranks) else join(spread, at)
+        formats = Precision(precision, at)
+        microbatch_size = check_positive(microbatch_size, "microbatch_size", int)
+        grad_clip_norm = check_positive(grad_clip_norm, "grad_clip_norm", float)
+        optimizers = check_optimizers(optimizers)
         self._own_horizon: Time | None = None
         self._closed = False
         if train_dataloader is not None:
@@ -156,7 +164,7 @@ class Trainer:
             loss_fn=check_loss_fn(loss_fn),
             metric_objects=check_metrics(metrics, model, knows_targets=knows_targets, ranks=ranks),
             max_duration=None if max_duration is None else Interval(max_duration, "max_duration").length,
-            device=self._device,
+            device=at,
             precision=precision,
             seed=ranks.first(check_seed(seed) if resumed is None else resumed.seed(seed)),
             run_name=ranks.first(run_name or new_name()),
@@ -164,24 +172,24 @@ class Trainer:
             world_size=ranks.size,
             ranks=ranks,
         )
-        self._eval_interval = interval_in_run(self.state, "eval_interval", eval_interval)
-        self._schedulers = check_schedulers(schedulers, self.state)
+        interval = interval_in_run(self.state, "eval_interval", eval_interval)
+        schedulers = check_schedulers(schedulers, self.state)
         offers = FSDP_OFFERS if isinstance(spread, FSDP) and ranks.size > 1 else EVERYTHING
         seam = Loop(self.state, offers, logger=self.logger, algorithm_passes=algorithm_passes)
         self.engine = seam.engine
         self._session = Session(
             seam=seam,
-            precision=self._precision,
-            device=self._device,
-            readings=LossReader(self.state, self.logger, late=self._device.type != "cpu"),
-            eval_interval=self._eval_interval,
-            feed=Feed(self.state, self._device, is_local=spread is not None and spread.data == "local"),
+            precision=formats,
+            device=at,
+            readings=LossReader(self.state, self.logger, late=at.type != "cpu"),
+            eval_interval=interval,
+            feed=Feed(self.state, at, is_local=spread is not None and spread.data == "local"),
             parallel=spread,
-            microbatch_size=self._microbatch_size,
-            grad_clip_norm=self._grad_clip_norm,
+            microbatch_size=microbatch_size,
+            grad_clip_norm=grad_clip_norm,
         )
         try:
-            initialise(self._session, self._optimizers, self._schedulers)
+            _initialise(self._session, optimizers, schedulers)
             if autoresume and not (resumed is not None and resumed.is_own):
                 start_over([*callbacks, *self.logger.destinations])
             if resumed is not None:
@@ -309,3 +317,52 @@ class Trainer:
 def describe(trainer: Trainer) -> dict[str, Any]:
     """Return what a run is, as data: settings, versions, algorithms and their order, as checkpoints keep it."""
     return describe_run(trainer._session)  # noqa: SLF001  no method, as users have no need of it
+
+
+def _initialise(session: Session, optimizers: Sequence[Any], schedulers: Sequence[Any]) -> None:
+    """Run INIT on the given model, then move and spread it, and make what depends on its parameters."""
+    state: Any = session.state
+    before = _parameters(state.model)
+    given = [optimizer for optimizer in optimizers if isinstance(optimizer, torch.optim.Optimizer)]
+    check_trained(given, before.values())
+    check_of_loss(given, state)
+    state.optimizers = list(given)  # surgery updates them, or is refused before it starts
+    check_alike(session, settings_of)
+    seed_generators(state.seed)  # the same on all ranks: so are the draws of INIT
+    session.seam.init()
+    if optimizers and list(map(id, state.optimizers)) != list(map(id, given)):
+        raise ArgumentError("optimizers were given to the Trainer, and an algorithm set state.optimizers at INIT")
+    after = _parameters(state.model)
+    follow_parameters(given, before, after)  # to what was put in by hand; `replace_modules` did so itself
+    check_trained(given, after.values())
+    for part in (state.model, state.loss_fn, state.objective.eval_loss_fn, *state.metric_objects.values()):
+        if callable(getattr(part, "to", None)):
+            part.to(session.device)
+    check_alike(session, model_of)
+    moved = _parameters(state.model)
+    finds_unused = session.engine.find_unused_parameters
+    session.wrapping = spread_model(
+        state.model, session.parallel, state.ranks, session.device, finds_unused=finds_unused
+    )
+    _follow_sharded(given, moved, _parameters(state.model))
+    state.optimizers = make_optimizers(optimizers, state.model) or list(state.optimizers)
+    session.schedulers = make_schedulers(schedulers, state)
+    state.schedulers = [schedule.scheduler for schedule in session.schedulers]
+    check_alike(session, training_of)
+    session.given_modes, session.given_shapes = modes_of(state), shapes_of(state.model)
+    session.engine.logger.log_hyperparameters(hyperparameters_of(session))
+    if state.rank:
+        seed_generators(state.derive_seed("rank"))
+
+
+def _follow_sharded(optimizers: Sequence[Any], before: dict[str, Any], after: dict[str, Any]) -> None:
+    """Give optimizers the sharded parameters, and of what they keep for the whole ones the same part."""
+    for optimizer in optimizers:
+        for name, parameter in before.items():
+            if after[name] is not parameter and parameter in optimizer.state:
+                optimizer.state[after[name]] = shard_state_like(optimizer.state[parameter], after[name])
+    follow_parameters(optimizers, before, after)
+
+
+def _parameters(model: Any) -> dict[str, torch.nn.Parameter]:
+    return dict(model.named_parameters(remove_duplicate=False))

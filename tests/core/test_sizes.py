@@ -14,22 +14,22 @@ BUDGET = {
     "": 4080,
     "batch": 830,
     "callbacks": 1820,
-    "checkpoint": 1580,
+    "checkpoint": 1500,
     "cli": 1010,
     "config": 1030,
     "engine": 1830,
     "examples": 130,
     "explain": 570,
     "loggers": 690,
-    "loop": 1520,
+    "loop": 1480,
     "objective": 1170,
-    "parallel": 1250,
+    "parallel": 1200,
     "passes": 860,
     "registry": 850,
     "run": 1410,
-    "trainer": 4760,
+    "trainer": 4360,
 }
-FILES = 145
+FILES = 133
 TRAINERS = ("accelerate", "lightning", "transformers")
 
 LONGER_FUNCTIONS = {

@@ -13,7 +13,7 @@ from engine_core.checkpoint import read_manifest, resolve
 from engine_core.cli import main
 from engine_core.errors import CheckpointError
 from engine_core.loop import what_is_missing
-from engine_core.trainer.resume.manifest import differences
+from engine_core.trainer.manifest import differences
 
 from .parts import trainer
 from .test_checkpoint_fuzz import sign

@@ -16,7 +16,7 @@ from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.errors import ArgumentError, ArgumentTypeError, UncountedRowsWarning
 from engine_core.loop import Loop, make_loop
 from engine_core.needs import EVERYTHING
-from engine_core.trainer.data import deal
+from engine_core.trainer.feed import deal
 from engine_core_author import ThreadRanks
 
 from .parts import at, batches, trainer

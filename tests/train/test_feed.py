@@ -22,7 +22,8 @@ from torch.utils.data.distributed import DistributedSampler
 from engine_core import Callback, State
 from engine_core.errors import CheckpointError, CheckpointWarning
 from engine_core.randomness import GlobalGenerators
-from engine_core.trainer.data import Feed, why_inexact
+from engine_core.trainer.feed import Feed
+from engine_core.trainer.loaders import why_inexact
 
 from .parts import rows, trainer
 

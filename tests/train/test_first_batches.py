@@ -12,8 +12,8 @@ from torch.utils import data as torch_data
 from engine_core import Batches, State
 from engine_core.errors import ArgumentError, EngineError
 from engine_core.run.dry_run import one_batch
-from engine_core.trainer.data import Feed, deal
-from engine_core.trainer.data.loaders import extent_of
+from engine_core.trainer.feed import Feed, deal
+from engine_core.trainer.loaders import extent_of
 from engine_core_author import ThreadRanks
 
 from .parts import trainer

@@ -73,7 +73,7 @@ def test_scaled_gradients_are_unscaled_before_clipping_and_stepping(
         scaler.step(optimizer)
         scaler.update()
     made = trainer(batches(8, 8), ours, loss_fn=loss_fn, grad_clip_norm=0.05, microbatch_size=microbatch_size)
-    made._precision.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    made._session.precision.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     made.fit()
     most = 0 if microbatch_size is None else 2e-6
     torch.testing.assert_close(ours.state_dict(), theirs.state_dict(), rtol=most, atol=most)
@@ -84,7 +84,7 @@ def test_a_step_whose_scaled_gradients_overflow_is_left_out() -> None:
     before = model.weight.detach().clone()
     data = [(100 * inputs, targets) for inputs, targets in batches(8)]
     made = trainer(data, model, loggers=memory)
-    made._precision.scaler = torch.amp.GradScaler("cpu", init_scale=1e38)
+    made._session.precision.scaler = torch.amp.GradScaler("cpu", init_scale=1e38)
     made.fit()
     assert same(model.weight.detach(), before)
     (loss,) = [nn.functional.cross_entropy(linear()(inputs), targets).item() for inputs, targets in data]

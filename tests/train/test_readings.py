@@ -10,7 +10,7 @@ from torch import nn
 
 from engine_core import Logger, State, Timestamp
 from engine_core.errors import NonFiniteLossWarning
-from engine_core.trainer.loss_log import LossReader
+from engine_core.trainer.metrics import LossReader
 
 from .parts import Memory, at, batches, linear, notes, trainer
 

@@ -20,7 +20,7 @@ from engine_core.checkpoint import read_manifest, resolve
 from engine_core.cli import main
 from engine_core.config import load_config
 from engine_core.errors import CheckpointError, CheckpointWarning, ConfigError
-from engine_core.trainer.resume.manifest import differences
+from engine_core.trainer.manifest import differences
 
 from .parts import at, net, same, trainer
 from .test_checkpoint_fuzz import sign
@@ -69,10 +69,10 @@ DIFFERENT: dict[str, Any] = {
 }
 TOLD = [
     "it keeps the seed 4 of the saved run; seed=9 is ignored",
+    "Other was not in the saved run and starts fresh",
     "microbatch_size is 4, was None",
     "grad_clip_norm is 1.0, was None",
     "batches is \"Batches(shared=('scale',), tokens=builtins.len)\", was 'Batches()'",
-    "Other was not in the saved run and starts fresh",
     "Noise: std is 0.5, was 0.1",
 ]
 
@@ -224,7 +224,7 @@ def backwards(algorithms: list[Any], event: Event) -> list[Any]:
 
 def test_another_order_is_named_with_its_event(saved: Path) -> None:
     assert warned(load_path=saved, algorithm_passes=backwards) == [
-        "the order at after_dataloader is Noise, Noise-2; it was Noise-2, Noise"
+        "the order at after_dataloader is 'Noise, Noise-2', was 'Noise-2, Noise'"
     ]
 
 
@@ -254,7 +254,7 @@ def test_an_algorithm_from_another_distribution_or_from_none_is_reported() -> No
     shipped = {"name": "Pad", "distribution": "pad-plugin", "version": "1.0", "settings": {}}
     own = {**shipped, "distribution": None, "version": None}
     saved, now = ({"algorithms": [entry]} for entry in (shipped, own))
-    assert list(differences(saved, now)) == ["Pad comes from your own code, came from pad-plugin 1.0"]
+    assert list(differences(saved, now)) == ["the distribution of Pad is None, was 'pad-plugin'"]
 
 
 def test_only_what_a_constructor_was_given_can_differ(saved: Path, tmp_path: Path) -> None:

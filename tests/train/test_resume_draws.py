@@ -14,7 +14,7 @@ from torch.utils.data.distributed import DistributedSampler
 from engine_core import Callback, Logger, State
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.randomness import is_generator, load_generator, state_of_generator
-from engine_core.trainer.data.loaders import own_generators
+from engine_core.trainer.loaders import own_generators
 
 from .parts import at, linear, net, rows, trainer
 

@@ -10,7 +10,7 @@ from torch import nn
 from engine_core import AlgorithmMetadata, Event
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.errors import ArgumentError, CheckpointError, CheckpointWarning
-from engine_core.trainer.resume.weights import is_by_weights
+from engine_core.trainer.weights import is_by_weights
 
 from .parts import linear, same, trainer
 from .test_resume import Noise, loader

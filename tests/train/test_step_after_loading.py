@@ -9,7 +9,7 @@ from torch.optim import lr_scheduler
 
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.errors import CheckpointError
-from engine_core.trainer.resume.restoring import check_alike
+from engine_core.trainer.saved import check_alike
 
 from .parts import at, batches, net, trainer
 from .test_resume import SCHEDULERS

@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader
 from engine_core import Algorithm, AlgorithmMetadata, Callback, Event, Logger, Loss, State, Trainer
 from engine_core.errors import ArgumentError
 from engine_core.ranks import Ranks
-from engine_core.trainer.data.loaders import IndexOrder
-from engine_core.trainer.step_sync import StepSync
+from engine_core.trainer.loaders import IndexOrder
+from engine_core.trainer.requests import StepSync
 from engine_core_author import ThreadRanks
 
 from .parts import Memory, at, batches, linear, trainer

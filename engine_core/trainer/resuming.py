@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...algorithm import unique_names
-from ...arguments import check_flag, path_of
-from ...callback import saver_folders
-from ...checkpoint import (
+from ..algorithm import unique_names
+from ..arguments import check_flag, path_of
+from ..callback import saver_folders
+from ..checkpoint import (
     Checkpoint,
     attempt_of,
     clock_of,
@@ -22,14 +22,14 @@ from ...checkpoint import (
     read_manifest,
     read_resolved,
 )
-from ...errors import ArgumentError, CheckpointError, CheckpointWarning, add_note, did_you_mean
-from ...event import Event
-from ...messages import is_of_user, warn
-from ...randomness import check_seed
-from ...ranks import Ranks
-from ..session import Session
+from ..errors import ArgumentError, CheckpointError, CheckpointWarning, add_note, did_you_mean
+from ..event import Event
+from ..messages import is_of_user, warn
+from ..randomness import check_seed
+from ..ranks import Ranks
 from .manifest import describe_run, differences, missing_algorithms, other_length, other_optimizers
-from .restoring import put_back, resume_feed
+from .saved import put_back, resume_feed
+from .session import Session
 from .weights import differing_modes, load_weights
 
 _POLICIES = ("error", "warn", "adopt")
@@ -128,12 +128,7 @@ class Loading(NamedTuple):
 
 
 def find_resumed(loading: Loading, callbacks: Iterable[Any], ranks: Ranks) -> Resumed | None:
-    """Return the checkpoint that the run starts from, or None; rank 0 chooses it for all.
-
-    Raises:
-        ArgumentError: (a ValueError) for autoresume without a saver, or load_weights_only without a load_path.
-        CheckpointError: if `load_path` is not a checkpoint, or the latest one is damaged.
-    """
+    """Return the checkpoint that the run starts from, or None; rank 0 chooses it for all."""
     load_path, autoresume, weights_only, strict, changed = loading
     weights_only, strict = check_flag("load_weights_only", weights_only), check_flag("load_strict", strict)
     if changed not in _POLICIES:

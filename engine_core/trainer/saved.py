@@ -1,4 +1,4 @@
-"""Put a saved run back: each of its parts, optimizers and schedulers, the position, the generators."""
+"""A whole run as a checkpoint, with what differs between its ranks for each of them, and put back. Knows no folders."""
 
 from __future__ import annotations
 
@@ -10,19 +10,160 @@ from typing import Any
 
 import torch
 
-from ... import loop as seam
-from ...checkpoint import Checkpoint, restore
-from ...errors import CheckpointError, CheckpointWarning
-from ...loop import algorithms_of, load_part, put_states_back
-from ...messages import warn
-from ...parallel import shard_like, shard_state_like
-from ...randomness import GlobalGenerators, load_generator, seed_generators
-from ..data import keeps_position, own_generators, restart_workers
-from ..optimizers import begin_training, pass_for_stepped
-from ..session import Session
+from .. import loop as seam
+from ..checkpoint import Checkpoint, Tensors, TensorSlice, check_tensor, flatten, restore
+from ..errors import CheckpointError, CheckpointWarning
+from ..loop import algorithms_of, load_part, put_states_back
+from ..messages import warn
+from ..parallel import gathered, in_slices, is_sharded, mark_of, shard_like, shard_state_like
+from ..randomness import GlobalGenerators, load_generator, seed_generators
+from ..ranks import Ranks
+from .evaluation import find_average
+from .loaders import keeps_position, of_loader, own_generators, restart_workers
 from .manifest import describe_run, other_optimizers
-from .snapshot import names_in, part_of_rank, state_of_loss, states_of_rank, weights_of
-from .weights import is_by_weights, load_weights, put_modes_back
+from .optimizers import at_evaluation, begin_training, has_two_points, pass_for_stepped
+from .session import Session
+from .weights import is_by_weights, load_weights, modes_of, put_modes_back, warn_of_shapes
+
+
+def take_snapshot(session: Session, *, whole: bool = False) -> Checkpoint:
+    """Return all that the rest of the run depends on, as copies on the CPU; `whole`: sharded tensors are gathered."""
+    session.readings.flush()  # first: it logs, and the destinations' states have to contain that
+    model: Any = session.state.model
+    extra = {name: value for name, value in model.state_dict().items() if not isinstance(value, torch.Tensor)}
+    parts = _of_rank({"model": extra, **_parts(session)}, session, whole=whole)
+    manifest = describe_run(session)
+    if (average := find_average(session.engine)) is not None:
+        manifest["average"] = {"algorithm": average.algorithm, "registered": average.registered}
+        own = parts["algorithms"].get(average.algorithm, {}).get("average")
+        is_in_state = isinstance(own, Mapping) and own.keys() == average.weights.keys()
+        weights = own if is_in_state else _of_rank(dict(average.weights), session, whole=whole)
+        # First, so that the algorithm's state names these tensors, which are saved once.
+        parts = {"average": {name: it for name, it in weights.items() if hasattr(it, "shape")}, **parts}
+    tensors: dict[str, torch.Tensor | TensorSlice] = {}
+    state = flatten(parts, "", tensors)
+    copied = {name: _copy(value) for name, value in tensors.items()}
+    with at_evaluation(session.state.optimizers):  # for readers of the weights alone; see `_training_point`
+        weights = _copied(_of_rank(weights_of(model), session, whole=whole))
+    warn_of_shapes(session, weights)
+    return Checkpoint(weights, state, copied, manifest)
+
+
+def _of_rank(tree: dict[str, Any], session: Session, *, whole: bool) -> dict[str, Any]:
+    """Return what this rank saves of a tree: its slices of sharded tensors, or all of them."""
+    return in_slices(tree, gathered if whole else None) if session.state.ranks.is_sharded else tree
+
+
+def weights_of(model: Any) -> dict[str, Any]:
+    """Return a model's weights and buffers, by their names in its state_dict."""
+    return {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
+
+
+def copy_weights(model: Any) -> Tensors:
+    """Return copies on the CPU of a model's weights and buffers; sharded ones are gathered when they are written."""
+    return _copied(weights_of(model))
+
+
+def _copied(weights: Mapping[str, Any]) -> dict[str, Any]:
+    whole = {name: value for name, value in weights.items() if not is_sharded(value)}
+    for name, value in whole.items():
+        check_tensor(value.tensor if isinstance(value, TensorSlice) else value, f"model.{name}")
+    return {name: _copy(value) if name in whole else value for name, value in weights.items()}
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, TensorSlice):
+        return value._replace(tensor=value.tensor.to("cpu", copy=True))
+    return value.detach().to("cpu", copy=True)
+
+
+def _parts(session: Session) -> dict[str, Any]:
+    state = session.state
+    scaler = session.precision.scaler
+    saved = session.seam.state_dict()
+    own = {"algorithms": saved["algorithms"], "listeners": saved["callbacks"]}
+    generators = GlobalGenerators.capture(session.device).to_state()
+    position = session.feed.position(in_epoch=session.batches is not None)
+    status = session.status.state_dict()
+    evaluators = {label: of_loader(loader) for label, loader in state.evaluators.items()}
+    # A dataset with a generator of its own draws for the rows of its rank.
+    of_rank = {"feed": position} if session.feed.is_local else {"own": position["own"]}
+    of_rank |= {"generators": generators, "evaluation": status["evaluation"], "evaluators": evaluators}
+    of_ranks = _gather_parts(state.ranks, own, **of_rank)
+    return {
+        "clock": saved["clock"],
+        "metrics": dict(state.metrics),
+        "results": state.results.to_json(),
+        **status,
+        **session.readings.state_dict(),
+        "feed": position,
+        "generators": generators,
+        "optimizers": [
+            {
+                "parameters": _names_in(optimizer, state.model),
+                "state": optimizer.state_dict(),
+                **_training_point(optimizer, state.model),
+            }
+            for optimizer in state.optimizers
+        ],
+        "schedulers": [scheduler.state_dict() for scheduler in state.schedulers],
+        "scaler": None if scaler is None else scaler.state_dict(),
+        "loss": _state_of_loss(state.loss_fn),
+        "modes": {"given": session.given_modes, "now": modes_of(state)},
+        "evaluators": evaluators,
+        **own,
+        **({"ranks": of_ranks} if of_ranks else {}),
+    }
+
+
+def _state_of_loss(loss_fn: Any) -> dict[str, Any]:
+    """Return the parameters and buffers of a loss function that is a module, else nothing."""
+    return dict(loss_fn.state_dict()) if isinstance(loss_fn, torch.nn.Module) else {}
+
+
+def _training_point(optimizer: torch.optim.Optimizer, model: Any) -> dict[str, Any]:
+    """Return the model's weights where an optimizer with two points has them, as it continues from there."""
+    if not has_two_points(optimizer):
+        return {}
+    own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    return {"training_point": {name: p for name, p in model.named_parameters() if id(p) in own}}
+
+
+def _names_in(optimizer: torch.optim.Optimizer, model: Any) -> list[list[str]]:
+    """Return the names of the parameters in each group, empty for those that are not the model's."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    return [[names.get(id(parameter), "") for parameter in group["params"]] for group in optimizer.param_groups]
+
+
+def _gather_parts(ranks: Ranks, parts: Mapping[str, Mapping[str, Any]], **own: Any) -> list[dict[str, Any]]:
+    """Return for each rank its `own` and those entries of states, by kind and name, that differ between ranks."""
+    if ranks.size == 1:
+        return []
+    flat = {
+        (kind, name, key): value
+        for kind, states in parts.items()
+        for name, state in states.items()
+        for key, value in state.items()
+    }
+    marks = ranks.each({(kind, name, str(key)): mark_of(value) for (kind, name, key), value in flat.items()})
+    there = [{each[:2] for each in of_rank} for of_rank in marks]  # a rank may lack a callback, and with it its state
+    differing: dict[str, Any] = {kind: {name: {} for name in states} for kind, states in parts.items()}
+    for (kind, name, key), value in flat.items():
+        if len({m.get((kind, name, str(key))) for m, has in zip(marks, there, strict=True) if (kind, name) in has}) > 1:
+            differing[kind][name][key] = value
+    return ranks.each({**own, **differing})
+
+
+def _part_of_rank(saved: list[Any], ranks: Ranks) -> dict[str, Any] | None:
+    """Return a rank's part of what was saved; None for a rank of a run that had another number of them."""
+    return saved[ranks.rank] if len(saved) == ranks.size else None
+
+
+def _states_in(saved: Mapping[str, Any], kind: str, session: Session) -> dict[str, Any]:
+    """Return the states that a rank resumes: rank 0's, with its own entries where the same number of ranks differed."""
+    states, own = saved[kind], (_part_of_rank(saved.get("ranks", []), session.state.ranks) or {}).get(kind, {})
+    return {name: {**states.get(name, {}), **own.get(name, {})} for name in {**states, **own}}
+
 
 _LARGEST = torch.finfo(torch.float32).max
 _HINT = "; a callback that adds parameter groups or optimizers in training has to add them in its after_load too"
@@ -32,14 +173,11 @@ def load_optimizers(session: Session, saved: Mapping[str, Any], content: Checkpo
     """Load what the run has; return what loads the rest after AFTER_LOAD, and raises if then anything differs.
 
     The groups that the run has come first, so that callbacks find them as saved and may change them.
-
-    Args:
-        saved: the state in the content, restored.
     """
     state, entries, weights = session.state, saved["optimizers"], content.model
     known = list[tuple[Any, int]]()  # optimizers, with how many groups of each are loaded
     for label, optimizer, entry in _labelled("optimizers", state.optimizers, entries):
-        names = names_in(optimizer, state.model)
+        names = _names_in(optimizer, state.model)
         if _difference(names, entry["parameters"][: len(names)], state.model, weights) is None:
             _load_groups(session, label, optimizer, entry)
             known.append((optimizer, len(names)))
@@ -55,7 +193,7 @@ def load_optimizers(session: Session, saved: Mapping[str, Any], content: Checkpo
         if others := other_optimizers(content.manifest, describe_run(session)):
             raise CheckpointError("; ".join(others))
         for label, optimizer, entry in _paired("optimizers", state.optimizers, entries):
-            names = names_in(optimizer, state.model)
+            names = _names_in(optimizer, state.model)
             _check_names(label, _difference(names, entry["parameters"], state.model, weights), _HINT)
             first = next((count for one, count in known if one is optimizer), 0)
             if first < len(names):
@@ -63,15 +201,6 @@ def load_optimizers(session: Session, saved: Mapping[str, Any], content: Checkpo
         _load_schedulers(session, saved["schedulers"])
 
     return load_rest
-
-
-def reload_optimizers(session: Session, saved: list[Any], weights: Mapping[str, Any]) -> None:
-    """Load the optimizers of an earlier checkpoint of this run; groups that were added since stay as they are."""
-    model = session.state.model
-    for label, optimizer, entry in _paired("optimizers", session.state.optimizers, saved):
-        names = names_in(optimizer, model)[: len(entry["parameters"])]
-        _check_names(label, _difference(names, entry["parameters"], model, weights))
-        _load_groups(session, label, optimizer, entry)
 
 
 def _check_names(label: str, difference: str | None, hint: str = "") -> None:
@@ -117,7 +246,10 @@ def _load_groups(session: Session, label: str, optimizer: Any, entry: Any, first
     """Load the saved groups from `first` on that the optimizer has; others stay as they are."""
     saved, sizes = entry["state"], [len(group["params"]) for group in optimizer.param_groups]
     if session.state.ranks.is_sharded:
-        saved = _of_rank(saved, optimizer)
+        parts = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        own = {k: shard_state_like(v, parts[k]) for k, v in saved["state"].items() if k < len(parts)}
+        groups = [{name: shard_like(value, None) for name, value in group.items()} for group in saved["param_groups"]]
+        saved = {**saved, "state": own, "param_groups": groups}
     last = min(len(sizes), len(saved["param_groups"]))
     # With an lr, whose lack would show only at a step, and without the parameters, compared before by name.
     for place in range(first, last):
@@ -143,14 +275,6 @@ def _load_point(model: Any, weights: Mapping[str, torch.Tensor]) -> None:
     own = dict(model.named_parameters())
     for name, value in weights.items():
         own[name].copy_(shard_like(value, own[name]))
-
-
-def _of_rank(saved: Any, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Return the saved state as this rank holds its own: of what is kept for a sharded parameter its part."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    state = {k: shard_state_like(v, parameters[k]) for k, v in saved["state"].items() if k < len(parameters)}
-    groups = [{name: shard_like(value, None) for name, value in group.items()} for group in saved["param_groups"]]
-    return {**saved, "state": state, "param_groups": groups}
 
 
 def _keep_dtypes(optimizer: torch.optim.Optimizer, saved: Mapping[Any, Mapping[str, Any]]) -> None:
@@ -198,10 +322,7 @@ def _is_number(value: Any) -> bool:
 
 
 def put_back(session: Session, content: Checkpoint, *, strict: bool) -> Callable[[], None]:
-    """Restore all of a saved run except the train loader and the global generators.
-
-    Return what loads the parts of optimizers and schedulers that the run has only after AFTER_LOAD.
-    """
+    """Restore a saved run but for train loader and generators; return what loads the rest of the optimizers later."""
     saved, state = _restored(session, content), session.state
     of_weights = [
         name for name in algorithms_of(session.engine) if is_by_weights(saved["algorithms"].get(name), content.model)
@@ -210,34 +331,23 @@ def put_back(session: Session, content: Checkpoint, *, strict: bool) -> Callable
     left_too = f"the states of {fresh} were not loaded either and start fresh"
     begin_training(state.optimizers)  # before they are told what training they continue
     # First: if not all weights fit, what was learned about the former ones is left out too.
-    if load_weights(state.model, {**content.model, **saved["model"]}, strict=strict, left_too=left_too):
-        of_weights = []
-        load_rest = load_optimizers(session, saved, content)
-    else:
-        load_rest = _nothing
+    fits = load_weights(state.model, {**content.model, **saved["model"]}, strict=strict, left_too=left_too)
+    load_rest = load_optimizers(session, saved, content) if fits else lambda: None
     put_modes_back(state, saved.get("modes", {}).get("now", {}))  # older versions saved none
     session.left_in_eval = "modes" in saved and not saved.get("has_ended") and not session.is_training()
     _load_scaler(session, saved["scaler"])
     _load_loss(state.loss_fn, saved["loss"])
-    own = {**saved, **(part_of_rank(saved.get("ranks") or [], state.ranks) or {})}
+    own = {**saved, **(_part_of_rank(saved.get("ranks") or [], state.ranks) or {})}
     _load_evaluators(state.evaluators, own["evaluators"])
     state.metrics = {str(name): float(value) for name, value in saved["metrics"].items()}
     state.results.load(saved.get("results", {}))  # older versions saved none
     session.status.load_state_dict({**saved, "evaluation": own.get("evaluation")})
     session.readings.load_state_dict(saved)
     algorithms = _states_in(saved, "algorithms", session)
-    algorithms = {name: own for name, own in algorithms.items() if name not in of_weights}
+    algorithms = {name: own for name, own in algorithms.items() if fits or name not in of_weights}
     callbacks = _states_in(saved, "listeners", session)
     seam.put_back(session.engine, {"clock": saved["clock"], "algorithms": algorithms, "callbacks": callbacks})
     return load_rest
-
-
-def _nothing() -> None:
-    pass
-
-
-def _states_in(saved: Mapping[str, Any], kind: str, session: Session) -> dict[str, Any]:
-    return states_of_rank(saved.get("ranks", []), session.state.ranks, kind, saved[kind])
 
 
 def _restored(session: Session, content: Checkpoint) -> Any:
@@ -266,7 +376,7 @@ def resume_feed(session: Session, content: Checkpoint) -> None:
     needed = {name: content.state.get(name) for name in ("feed", "generators", "ranks")}
     saved, state = _by_name(restore(needed, content.tensors), {}), session.state
     parts = saved["ranks"] or []
-    own = part_of_rank(parts, state.ranks) if state.world_size > 1 else None
+    own = _part_of_rank(parts, state.ranks) if state.world_size > 1 else None
     was_local, is_local = any("feed" in part for part in parts), session.feed.is_local
     is_alone = state.world_size == 1 and not parts  # and was: it has the rows of all
     is_same = is_alone or (was_local == is_local and (own is not None or not is_local))
@@ -294,15 +404,16 @@ def go_back(session: Session, content: Checkpoint) -> None:
     """Roll back to a checkpoint: weights, loss function, states of optimizers, scaler and algorithms.
 
     Clock, schedules, loader and generators stay as they are, so that training continues on different data.
-
-    Raises:
-        CheckpointError: if the content is not of such a run, with the part that differs.
     """
     saved = _restored(session, content)
     optimizers = session.state.optimizers
     scheduled = [[{k: group[k] for k in _SCHEDULED if k in group} for group in o.param_groups] for o in optimizers]
-    load_weights(session.state.model, {**content.model, **saved["model"]}, strict=True)
-    reload_optimizers(session, saved["optimizers"], content.model)
+    model = session.state.model
+    load_weights(model, {**content.model, **saved["model"]}, strict=True)
+    for label, optimizer, entry in _paired("optimizers", optimizers, saved["optimizers"]):
+        names = _names_in(optimizer, model)[: len(entry["parameters"])]  # groups that were added since stay
+        _check_names(label, _difference(names, entry["parameters"], model, content.model))
+        _load_groups(session, label, optimizer, entry)
     for optimizer, groups in zip(optimizers, scheduled, strict=True):
         for group, kept in zip(optimizer.param_groups, groups, strict=True):
             group.update(kept)
@@ -316,7 +427,7 @@ _SCHEDULED = ("lr", "momentum", "betas", "weight_decay")
 
 
 def _load_loss(loss_fn: Any, saved: Mapping[str, Any]) -> None:
-    own = state_of_loss(loss_fn)
+    own = _state_of_loss(loss_fn)
     if differing := sorted(own.keys() ^ saved.keys()):
         where = "the checkpoint" if differing[0] in saved else "this run"
         raise CheckpointError(f"the loss functions differ: only that of {where} has {differing[0]!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import zlib
@@ -14,9 +15,9 @@ import torch
 from torch.utils import data as torch_data
 from torch.utils.data.distributed import DistributedSampler
 
-from ...errors import ArgumentError, CheckpointError, EngineError
-from ...parallel import bounds, mark_of
-from ...randomness import (
+from ..errors import ArgumentError, CheckpointError, EngineError
+from ..parallel import bounds, mark_of
+from ..randomness import (
     AnyGenerator,
     GlobalGenerators,
     is_generator,
@@ -24,8 +25,8 @@ from ...randomness import (
     seed_generators,
     state_of_generator,
 )
-from ...ranks import Ranks
-from ...state import length_of
+from ..ranks import Ranks
+from ..state import length_of
 
 _KNOWN_SAMPLERS = (
     torch_data.RandomSampler,
@@ -77,11 +78,6 @@ def own_generators(loader: Any) -> list[AnyGenerator]:
     return [*{id(generator): generator for generator in found}.values()]
 
 
-def states_of_generators(loader: Any) -> list[Any]:
-    """Return the states of a loader's own generators, as a checkpoint holds them."""
-    return [state_of_generator(generator) for generator in own_generators(loader)]
-
-
 def set_epoch(loader: Any, epoch: int) -> None:
     """Tell those of a loader's samplers that ask for it which epoch begins, as a DistributedSampler does."""
     for part in _parts_of(loader)[1:]:
@@ -118,8 +114,7 @@ def size_of(loader: Any) -> dict[str, int | None]:
 def extent_of(loader: Any) -> list[int]:
     """Return what tells whether ranks have the same data, as far as it is known without drawing.
 
-    These are the numbers of batches and of the dataset's rows, -1 if unknown, a mark of the rows that a split chose,
-    and one of row 0 of a TensorDataset, or of the first batch of a list.
+    That is: batches, rows of the dataset, -1 if unknown, and marks of the rows that a split chose and of row 0.
     """
     dataset, splits, rows_0 = getattr(loader, "dataset", None), list[int](), list[int]()
     if isinstance(loader, (list, tuple)):
@@ -150,15 +145,11 @@ def has_persistent_workers(loader: Any) -> bool:
 def of_loader(loader: Any) -> dict[str, Any]:
     """Return the states of the loader's own generators, and whether it has persistent workers."""
     has_workers = getattr(loader, "_iterator", None) is not None and has_persistent_workers(loader)
-    return {"own": states_of_generators(loader), "persists": has_workers}
+    return {"own": [state_of_generator(generator) for generator in own_generators(loader)], "persists": has_workers}
 
 
 def restart_generators(loader: Any, began: Any, device: torch.device) -> None:
-    """Reset the global generators and a loader's own to the states that they had when its pass began.
-
-    Raises:
-        CheckpointError: if these are not such states.
-    """
+    """Reset the global generators and a loader's own to the states that they had when its pass began."""
     try:
         then = GlobalGenerators.of_state(entry_of(began, "global", dict), device)
     except ArgumentError as error:
@@ -190,15 +181,9 @@ def put_back(loader: Any, states: list[Any]) -> None:
 
 
 class IndexOrder:
-    """The batch sampler of a DataLoader, with its next passes replaceable.
+    """The batch sampler of a DataLoader, with its next passes replaceable; of `ranks`, this one's part of batches.
 
     It holds no reference to the loader: workers of loaders in reference cycles end late and slowly.
-
-    Args:
-        ranks: if given, the loader reads this rank's part of each batch only.
-
-    Attributes:
-        sizes: rows of the global batches that were drawn and not yet taken.
     """
 
     def __init__(self, loader: torch_data.DataLoader[Any], ranks: Ranks | None = None) -> None:
@@ -210,11 +195,11 @@ class IndexOrder:
         self.sizes: deque[int] = deque()
         self._name = "sampler" if loader.batch_sampler is None else "batch_sampler"
         self._whole: Any = getattr(loader, self._name)
-        self._passes: list[Iterable[Any]] = []
+        self._passes: list[Callable[[], Iterable[Any]]] = []
 
     def __iter__(self) -> Iterator[Any]:
         """Start a pass only at its first batch: torch creates more iterators than it uses."""
-        batches = self._passes.pop(0) if self._passes else self._whole
+        batches = self._passes.pop(0)() if self._passes else self._whole
         if self._ranks is None:
             yield from batches
             return
@@ -228,17 +213,24 @@ class IndexOrder:
 
     def pass_by(self, loader: torch_data.DataLoader[Any]) -> None:
         """Make the loader create an iterator that reads nothing."""
-        self._passes.append(iter(()))
+        self._passes.append(tuple)
         self._iterate(loader)
 
     def skip(self, loader: torch_data.DataLoader[Any], batches: int) -> Iterator[Any]:
         """Return an iterator over the loader without its first batches, with the order drawn that far."""
-        rest = _Rest(self._whole, batches)
+        drawn = list[Any]()
+
+        @functools.cache
+        def rest() -> Iterator[Any]:
+            whole = iter(self._whole)
+            drawn.extend(itertools.islice(whole, max(batches, 1)))
+            return itertools.chain(drawn[batches:], whole)
+
         self._passes.append(rest)
         iterator = self._iterate(loader)
-        rest.begin()  # after torch has drawn the workers' seed, and before anything else draws
+        rest()  # after torch has drawn the workers' seed, and before anything else draws
         if self._ranks is not None:
-            self._compare(rest.first, self._ranks)
+            self._compare(drawn[0] if drawn else None, self._ranks)
         return iterator
 
     def _compare(self, drawn: Any, ranks: Ranks) -> None:
@@ -256,7 +248,7 @@ class IndexOrder:
         given = attributes["worker_init_fn"]
         attributes[self._name] = self
         if self._ranks is not None and self._ranks.rank:
-            attributes["worker_init_fn"] = _DrawingApart(self._ranks.rank, given)
+            attributes["worker_init_fn"] = functools.partial(_draw_apart, self._ranks.rank, given)
         try:
             if (running := getattr(loader, "_iterator", None)) is not None:
                 running._index_sampler = self  # noqa: SLF001  persistent workers keep that of their first epoch
@@ -287,44 +279,16 @@ def order_of(loader: Any, ranks: Ranks | None) -> IndexOrder | ListOrder:
     return IndexOrder(loader, ranks) if ranks is None or not isinstance(loader, (list, tuple)) else ListOrder(ranks)
 
 
-class _DrawingApart:
-    """Lets the workers of a rank draw other numbers than those of rank 0, whose seed they have."""
-
-    def __init__(self, rank: int, given: Callable[[int], None] | None) -> None:
-        self._rank, self._given = rank, given
-
-    def __call__(self, worker: int) -> None:
-        digest = hashlib.sha256(f"{torch.initial_seed()}/rank/{self._rank}".encode()).digest()
-        seed_generators(int.from_bytes(digest[:8], "big") >> 1)
-        if self._given is not None:
-            self._given(worker)
-
-
-class _Rest:
-    """The batches of indices from a number on, drawn by `begin` rather than at the first `next`."""
-
-    def __init__(self, whole: Iterable[Any], number: int) -> None:
-        self._whole, self._number, self.first = whole, number, None
-        self._batches: Iterator[Any] | None = None
-
-    def __iter__(self) -> Iterator[Any]:
-        return self.begin()
-
-    def begin(self) -> Iterator[Any]:
-        """Draw the skipped batches, or else the first one."""
-        if self._batches is None:
-            whole = iter(self._whole)
-            drawn = list(itertools.islice(whole, max(self._number, 1)))
-            self.first = drawn[0] if drawn else None
-            self._batches = itertools.chain(drawn[self._number :], whole)
-        return self._batches
+def _draw_apart(rank: int, given: Callable[[int], None] | None, worker: int) -> None:
+    """Let the workers of a rank draw other numbers than those of rank 0, whose seed they have."""
+    digest = hashlib.sha256(f"{torch.initial_seed()}/rank/{rank}".encode()).digest()
+    seed_generators(int.from_bytes(digest[:8], "big") >> 1)
+    if given is not None:
+        given(worker)
 
 
 def restart_workers(loader: Any, *, persists: bool, ranks: Ranks | None = None) -> IndexOrder | ListOrder | None:
-    """Return the order of a DataLoader, with persistent workers running if the saved run had them running.
-
-    Starting them draws from the generators, which the saved run did in an earlier epoch.
-    """
+    """Return the order of a DataLoader, with persistent workers running if the saved run had them."""
     if not isinstance(loader, torch_data.DataLoader):
         return None if ranks is None else order_of(loader, ranks)
     order = IndexOrder(loader, ranks)
@@ -337,10 +301,7 @@ def restart_workers(loader: Any, *, persists: bool, ranks: Ranks | None = None) 
 
 @contextmanager
 def as_if_started(loader: Any, *, persists: bool) -> Iterator[None]:
-    """Let a restored loader start persistent workers without drawing from its generator.
-
-    The saved run started them in an earlier epoch, and the seed that they draw is in the state.
-    """
+    """Let a restored loader start persistent workers without drawing: the seed that they draw is in its state."""
     if not (persists and has_persistent_workers(loader)):
         yield
         return

@@ -8,13 +8,13 @@ from typing import Any, TypeAlias
 import torch
 from torch.nn.parameter import is_lazy
 
-from ...checkpoint import StoredTensor
-from ...errors import CheckpointError, CheckpointWarning, suggestion
-from ...loop import keep_modules
-from ...messages import cause_of, join_words, warn
-from ...parallel import shard_like
-from ...state import State
-from ..session import Session
+from ..checkpoint import StoredTensor
+from ..errors import CheckpointError, CheckpointWarning, suggestion
+from ..loop import keep_modules
+from ..messages import cause_of, join_words, warn
+from ..parallel import shard_like
+from ..state import State
+from .session import Session
 
 Modes: TypeAlias = dict[str, dict[str, dict[str, bool]]]
 """By part of the run (model, loss), then by attribute, then by the name of the parameter or module."""
@@ -22,20 +22,19 @@ Modes: TypeAlias = dict[str, dict[str, dict[str, bool]]]
 
 def modes_of(state: State) -> Modes:
     """Return `requires_grad` of all parameters and `training` of all modules."""
-    return {
-        label: {attribute: {name: getattr(item, attribute) for name, item in items} for attribute, items in _of(part)}
-        for label, part in _parts_of(state)
-    }
+    modes: Modes = {}
+    for label, attribute, items in _modes_in(state):
+        modes.setdefault(label, {})[attribute] = {name: getattr(item, attribute) for name, item in items}
+    return modes
 
 
 def put_modes_back(state: State, saved: Any) -> None:
     """Set them as they were saved; what has another name than all that was saved stays as it is."""
-    for label, part in _parts_of(state):
-        for attribute, items in _of(part):
-            then = _saved_in(saved, label, attribute)
-            for name, item in items:
-                if then.get(name, getattr(item, attribute)) is not getattr(item, attribute):
-                    setattr(item, attribute, then[name])
+    for label, attribute, items in _modes_in(state):
+        then = _saved_in(saved, label, attribute)
+        for name, item in items:
+            if then.get(name, getattr(item, attribute)) is not getattr(item, attribute):
+                setattr(item, attribute, then[name])
 
 
 def differing_modes(saved: Any, now: Modes) -> Iterator[str]:
@@ -53,15 +52,12 @@ def differing_modes(saved: Any, now: Modes) -> Iterator[str]:
                     )
 
 
-def _parts_of(state: State) -> Iterator[tuple[str, torch.nn.Module]]:
+def _modes_in(state: State) -> Iterator[tuple[str, str, list[tuple[str, Any]]]]:
+    """Yield each part of the run, an attribute, and by name what has it."""
     for label, part in (("model", state.model), ("loss", state.loss_fn)):
         if isinstance(part, torch.nn.Module):
-            yield label, part
-
-
-def _of(part: torch.nn.Module) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
-    yield "requires_grad", list(part.named_parameters())
-    yield "training", list(part.named_modules())
+            yield label, "requires_grad", list(part.named_parameters())
+            yield label, "training", list(part.named_modules())
 
 
 def _saved_in(saved: Any, label: str, attribute: str) -> Mapping[str, bool]:
@@ -76,6 +72,7 @@ def _saved_in(saved: Any, label: str, attribute: str) -> Mapping[str, bool]:
 
 
 _SHOWN = 5
+_TENSORS = (torch.Tensor, StoredTensor)
 _LOADING = ("load_state_dict", "_load_from_state_dict")
 
 
@@ -84,8 +81,7 @@ def load_weights(
 ) -> bool:
     """Load weights and buffers by their names in the model's state_dict; return whether all of them fit.
 
-    The model's own `load_state_dict` decides what fits: it may take other names, and buffers of the size that the
-    first batch gave. Besides, no value may be cast.
+    The model's own `load_state_dict` decides what fits, as it may take other names and sizes; no value may be cast.
 
     Args:
         strict: everything has to fit, or nothing is loaded; else what does not fit stays, and one warning lists it.
@@ -116,10 +112,8 @@ def _unlike(own: Mapping[str, Any], weights: Mapping[str, Any], *, casts: bool) 
     """Return by name how the checkpoint and the model differ."""
     found = {name: "is missing from the checkpoint" for name in own if name not in weights}
     found |= {name: "is not in the model" for name in weights if name not in own}
-    for name in own:
-        if name in weights and (difference := _difference(weights[name], own[name], casts=casts)):
-            found[name] = f"is {difference}"
-    return found
+    both = {name: _difference(weights[name], own[name], casts=casts) for name in own if name in weights}
+    return found | {name: f"is {difference}" for name, difference in both.items() if difference}
 
 
 def _refused(
@@ -148,18 +142,13 @@ def _loaded(model: Any, own: Mapping[str, Any], weights: Mapping[str, Any]) -> t
 
 def _lines(refused: Mapping[str, str], own: Mapping[str, Any], weights: Mapping[str, Any]) -> list[str]:
     """Return a line for each of the first few that are missing, foreign or unlike, with the name that may be meant."""
-    missing = [name for name in refused if name not in weights]
-    foreign = [name for name in refused if name not in own]
-    return [
-        *_listed(refused, missing, foreign),
-        *_listed(refused, foreign, missing),
-        *_listed(refused, [name for name in refused if name in own and name in weights], []),
-    ]
-
-
-def _listed(refused: Mapping[str, str], names: list[str], others: list[str]) -> list[str]:
-    lines = [f"{name!r} {refused[name]}{suggestion(name, others)}" for name in names[:_SHOWN]]
-    return [*lines, f"... and {len(names) - _SHOWN} more"] if len(names) > _SHOWN else lines
+    missing, foreign = ([name for name in refused if name not in those] for those in (weights, own))
+    both = [name for name in refused if name in own and name in weights]
+    lines = []
+    for names, others in ((missing, foreign), (foreign, missing), (both, [])):
+        lines += [f"{name!r} {refused[name]}{suggestion(name, others)}" for name in names[:_SHOWN]]
+        lines += [f"... and {len(names) - _SHOWN} more"] * (len(names) > _SHOWN)
+    return lines
 
 
 def shapes_of(model: Any) -> dict[str, Any]:
@@ -191,13 +180,12 @@ def is_by_weights(state: Any, weights: Mapping[str, Any]) -> bool:
         return any(is_by_weights(item, weights) for item in state)
     if not isinstance(state, Mapping):
         return False
-    kinds = (torch.Tensor, StoredTensor)
-    return any((k in weights and isinstance(v, kinds)) or is_by_weights(v, weights) for k, v in state.items())
+    return any((k in weights and isinstance(v, _TENSORS)) or is_by_weights(v, weights) for k, v in state.items())
 
 
 def _difference(saved: Any, own: Any, *, casts: bool) -> str:
     """Return how a saved value's shape, type or dtype differs from the model's, or nothing."""
-    if is_lazy(own) and isinstance(saved, (torch.Tensor, StoredTensor)):
+    if is_lazy(own) and isinstance(saved, _TENSORS):
         return ""  # it has no shape yet, and takes that of what is loaded
     then, now = _shape(saved), _shape(own)
     return _cast(saved, own, casts=casts) if then == now else f"{then} in the checkpoint and {now} in the model"
@@ -205,11 +193,7 @@ def _difference(saved: Any, own: Any, *, casts: bool) -> str:
 
 def _cast(saved: Any, own: Any, *, casts: bool) -> str:
     """Return how the dtypes of two tensors differ, or nothing."""
-    if (
-        not isinstance(saved, (torch.Tensor, StoredTensor))
-        or not isinstance(own, torch.Tensor)
-        or saved.dtype is own.dtype
-    ):
+    if not (isinstance(saved, _TENSORS) and isinstance(own, torch.Tensor)) or saved.dtype is own.dtype:
         return ""
     if casts and saved.dtype.is_floating_point and own.dtype.is_floating_point:
         return ""
@@ -217,4 +201,4 @@ def _cast(saved: Any, own: Any, *, casts: bool) -> str:
 
 
 def _shape(value: Any) -> Any:
-    return tuple(value.shape) if isinstance(value, (torch.Tensor, StoredTensor)) else type(value).__name__
+    return tuple(value.shape) if isinstance(value, _TENSORS) else type(value).__name__

@@ -1,28 +1,30 @@
-"""The loader's epochs, begun, saved and resumed, and a loader or a loaded state that fails."""
+"""The loader's epochs, begun, saved and resumed, and this rank's rows of each batch, in evaluations too."""
 
 from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, Protocol
+from typing import Any, Literal
 
 import torch
 from torch.utils import data as torch_data
+from torch.utils.data.distributed import DistributedSampler
 
-from ...errors import CheckpointError, CheckpointWarning, DurationWarning, add_note
-from ...loop import RunStatus
-from ...messages import is_of_user, plural, warn
-from ...randomness import GlobalGenerators, load_generator, state_of_generator
-from ...ranks import Ranks
-from ...state import State, length_of, train_length
-from .dealt import Dealt, drawing_as_rank_0
+from ..errors import ArgumentError, CheckpointError, CheckpointWarning, DurationWarning, EngineError
+from ..messages import is_of_user, plural, warn
+from ..parallel import bounds
+from ..randomness import GlobalGenerators, load_generator, preserve_generators, state_of_generator
+from ..ranks import Ranks
+from ..state import State, length_of, train_length
 from .loaders import (
     IndexOrder,
     ListOrder,
     as_if_started,
     entry_of,
+    extent_of,
     is_skippable,
     keeps_position,
     of_loader,
@@ -35,13 +37,156 @@ from .loaders import (
     size_of,
 )
 
+Ends = Literal["with the first", "with the last", "alone"]
+
+
+class Dealt:
+    """An iterator over this rank's rows of each batch; State says whether they are a placeholder.
+
+    Args:
+        sizes: rows of the global batches of which the loader reads this rank's part; None: each rank's loader gives
+            rows of its own.
+        ends: with such loaders, where all ranks end: with the first rank, or with the last one, until which the others
+            get placeholders. Each rank `alone` needs no message, and no rank knows the rows of the others.
+    """
+
+    def __init__(
+        self, batches: Iterator[Any], state: State, sizes: deque[int] | None, ends: Ends = "with the first"
+    ) -> None:
+        self.batches, self.rows = batches, 0
+        self._state, self._sizes, self._ends = state, sizes, ends
+        self._last: Any = None
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self._sizes is None:
+            return self._of_own_rows()
+        batch = next(self.batches)
+        self.rows = self._sizes.popleft()
+        start, stop = bounds(self.rows, self._state.ranks)
+        self._state.is_placeholder = start == stop
+        return batch
+
+    def _of_own_rows(self) -> Any:
+        state, own = self._state, -1
+        for batch in self.batches:
+            own = state.batches.rows(batch)
+            break
+        else:
+            batch = self._last
+        found = [own] if self._ends == "alone" else [int(rows) for (rows,) in state.ranks.table([own])]
+        ended = [rank for rank, rows in enumerate(found) if rows < 0]
+        if len(ended) == len(found):
+            raise StopIteration
+        if ended and self._ends == "with the first":
+            self._warn_of_end(ended)
+            raise StopIteration
+        if ended and self._last is None:
+            label = state.dataloader_label
+            raise EngineError(f"the loader {label!r} gave no batches on rank {ended[0]}, and some on others")
+        self.rows, state.is_placeholder = sum(max(rows, 0) for rows in found), own < 0
+        if own >= 0 and self._ends == "with the last":
+            self._last = state.batches.part(batch, slice(0, 1))
+        return batch
+
+    def _warn_of_end(self, ended: Sequence[int]) -> None:
+        state = self._state
+        if state.rank == 0:
+            warn(
+                f"the train_dataloader ended after batch {state.timestamp.batch_in_epoch} of epoch "
+                f"{state.timestamp.epoch} on rank {', '.join(map(str, ended))}, and not on the others: the epoch ends "
+                "there for all",
+                UserWarning,
+            )
+
+
+def deal(
+    loader: Iterable[Any], state: State, device: torch.device, *, is_local: bool, in_step: bool = True
+) -> Iterator[tuple[Any, int]]:
+    """Yield this rank's part of each batch of an evaluation or a prediction, with the rows of the whole one.
+
+    Args:
+        is_local: does the loader give this rank's rows only?
+        in_step: do all ranks take as many batches? Otherwise they need each other only to begin.
+    """
+    if state.world_size == 1:
+        for batch in loader:
+            try:
+                rows = state.batches.rows(batch)
+            except ArgumentError:
+                rows = 0
+            yield batch, rows
+        return
+    if is_local:
+        batches = Dealt(iter(loader), state, None, "with the last" if in_step else "alone")
+    else:
+        check_dealable(loader, str(state.dataloader_label), state.ranks)
+        with drawing_as_rank_0(loader, state, device):
+            order: Any = order_of(loader, state.ranks)
+            batches = Dealt(order.skip(loader, 0), state, order.sizes)
+    for batch in batches:
+        yield batch, batches.rows
+
+
+@contextmanager
+def drawing_as_rank_0(loader: Any, state: State, device: torch.device) -> Iterator[dict[str, Any]]:
+    """Let the block draw what rank 0 draws; each rank keeps its own global generators for all else."""
+    began = state.ranks.first({"global": GlobalGenerators.capture(device).to_state(), **of_loader(loader)})
+    with preserve_generators(device) if state.rank else nullcontext():
+        restart_generators(loader, began, device)
+        yield began
+
+
+def check_dealable(loader: Any, label: str, ranks: Ranks) -> None:
+    """Raise on all ranks if the rows of a loader can't be dealt by index, or if the ranks have different rows."""
+    if (kind := _without_index(loader)) is not None:
+        raise ArgumentError(
+            f"the rows of the loader {label!r}, {kind}, can't be dealt to {ranks.size} ranks: give torch's DataLoader, "
+            "which is read by index, or loaders of each rank's own rows and Trainer(parallel=DDP(data='local'))"
+        )
+    batches, rows, splits, rows_0 = zip(*ranks.table(extent_of(loader)), strict=True)
+    for found, what in ((batches, "batches"), (rows, "rows of the dataset")):
+        if len({*found}) > 1:
+            each = ", ".join(f"rank {rank}: {'?' if n < 0 else int(n)}" for rank, n in enumerate(found))
+            raise _different(label, f"{what}: {each}", "")
+    for marks, what, act in ((splits, "the split", "split"), (rows_0, "row 0 of the dataset", "make it")):
+        if others := [str(rank) for rank, own in enumerate(marks) if own != marks[0]]:
+            found_here = f"{what} of rank {', '.join(others)} is not that of rank 0"
+            remedy = f", so seed before you {act}, with torch.manual_seed(...) or generator="
+            raise _different(label, found_here, remedy)
+
+
+def _without_index(loader: Any) -> str | None:
+    """Return what a loader is that is not read by index, from a position that all ranks know."""
+    kind = f"a {type(loader).__name__}"
+    if isinstance(loader, (list, tuple)):
+        return None
+    if not isinstance(loader, torch_data.DataLoader) or type(loader).__iter__ is not torch_data.DataLoader.__iter__:
+        return kind
+    if isinstance(loader.dataset, torch_data.IterableDataset):
+        return f"{kind} of an IterableDataset"
+    if loader.batch_sampler is None:
+        return f"{kind} with batch_size=None"
+    samplers = (loader.sampler, getattr(loader.batch_sampler, "sampler", None))
+    if any(isinstance(sampler, DistributedSampler) for sampler in samplers):
+        return f"{kind} with a DistributedSampler"
+    return f"{kind} with a position of its own" if keeps_position(loader) else None
+
+
+def _different(label: str, found: str, remedy: str) -> EngineError:
+    return EngineError(
+        f"the loader {label!r} gave the ranks different data ({found}): each rank has to read the same data in the "
+        f"same order{remedy}; for loaders of a rank's own rows give Trainer(parallel=DDP(data='local'))"
+    )
+
 
 class Feed:
     """Starts epochs of the train loader, and can resume in the middle of one or after one.
 
-    It keeps the generators' states from the start of the epoch: restarting the epoch from them gives the same batches,
-    and those already taken are skipped. A loader with `state_dict` keeps its position itself. With torch's own samplers
-    the skipped batches are not read; other iterables read them again.
+    It keeps the generators' states from the start of the epoch, which give the same batches again; those already taken
+    are skipped, with torch's own samplers unread. A loader with `state_dict` keeps its position itself.
     """
 
     def __init__(self, state: State, device: torch.device, *, is_local: bool = False) -> None:
@@ -96,8 +241,7 @@ class Feed:
     def look_ahead(self, batches: Any) -> Iterator[Any]:
         """Ask whether the epoch has another batch; return an iterator over what is left of it.
 
-        So a loader is exhausted before its epoch ends, else its position would be that of an unfinished epoch without
-        batches. What is saved before the batch is taken is saved as if nobody had asked.
+        What is saved before that batch is taken is saved as if nobody had asked.
         """
         if self.is_exhausted or (self._before is not None and self._before["taken"] == self.taken):
             return batches  # type: ignore[no-any-return]
@@ -132,11 +276,7 @@ class Feed:
             )
 
     def resume(self, position: Mapping[str, Any]) -> Iterator[Any] | None:
-        """Return an iterator over what is left of the epoch, None between epochs; the global generators change.
-
-        Raises:
-            CheckpointError: if the position is invalid or does not match this loader.
-        """
+        """Return an iterator over what is left of the epoch, None between epochs; the global generators change."""
         loader: Any = self._state.train_dataloader
         in_epoch = entry_of(position, "in_epoch", bool)
         own, persists = entry_of(position, "own", list), entry_of(position, "persists", bool)
@@ -275,25 +415,15 @@ def _without_the_first(loader: Any, batches: int) -> Iterator[Any]:
     return iterator
 
 
-class Loading(Protocol):
-    """What a run has to provide: its state, its loader and its status."""
-
-    state: State
-    feed: Feed
-    batches: Iterator[Any] | None
-    status: RunStatus
-
-
 class BeforeBatch:
-    """The generators as they were before the loader was asked for a batch, so that a batch that fails can be retried.
+    """The generators before the loader was asked for a batch, so that a batch that fails can be retried.
 
-    All of them are copied at each batch only if the loader draws, which one of its first batches tells: that takes 0.1
-    ms, and torch's alone a microsecond.
+    All are copied at each batch only if the loader draws, as one of its first batches tells: that takes 0.1 ms.
     """
 
-    def __init__(self, session: Loading, device: torch.device) -> None:
-        loader: Any = session.state.train_dataloader
-        self.is_needed = session.state.world_size == 1 and type(loader) not in (list, tuple)
+    def __init__(self, state: State, device: torch.device) -> None:
+        loader: Any = state.train_dataloader
+        self.is_needed = state.world_size == 1 and type(loader) not in (list, tuple)
         self._device, self._own = device, own_generators(loader)
         self._draws = True
         self._untold = 2
@@ -333,51 +463,6 @@ class BeforeBatch:
         kept[0].restore()
         for generator, state in zip(self._own, kept[1], strict=True):
             load_generator(generator, state)
-
-
-def lose_no_batch(
-    session: Loading, error: BaseException, checkpoint: Callable[[str], None], before: BeforeBatch | None = None
-) -> None:
-    """Let savers save what was trained before the loader raised `error`; a resumed run retries the same batch."""
-    state, is_failure = session.state, isinstance(error, Exception)  # else a second signal, say, which acts at once
-    try:
-        if is_failure:
-            at = state.timestamp
-            where = "; a resumed run continues where its state_dict says" * keeps_position(state.train_dataloader)
-            add_note(error, f"the train_dataloader failed at batch {at.batch_in_epoch} of epoch {at.epoch}{where}")
-            if at.batch and state.world_size == 1:  # other ranks are elsewhere
-                with nullcontext() if before is None else before.back():
-                    _save_before(session, error, checkpoint)
-    finally:
-        # Only now: what was saved retries this batch, while in this process a DataLoader continues after it.
-        session.feed.taken += is_failure
-        # A dead generator looks exhausted to the next fit, and so may an iterator that Ctrl-C cut.
-        if isinstance(session.batches, Generator) or not session.feed.taken:
-            session.batches = None
-
-
-def blame_what_was_loaded(session: Loading, error: Exception, batch: int) -> None:
-    """Raise a CheckpointError if the step at this batch count was the first one with a loaded state."""
-    if session.status.is_first_step_after_resuming(batch):
-        raise CheckpointError(
-            f"optimizers or schedulers can't use the state loaded from {str(session.state.loaded_from)!r}: {error!r}; "
-            "load another checkpoint, or only its weights (load_weights_only)"
-        ) from error
-
-
-def _save_before(session: Loading, error: BaseException, checkpoint: Callable[[str], None]) -> None:
-    """Save as for a pause, before `error` propagates; if saving fails, add a note to it."""
-    for is_last in (False, True):
-        session.state.loop.pause_requested = True
-        try:
-            checkpoint("batch_checkpoint")
-        except Exception as second:  # noqa: BLE001  nothing may replace the first error
-            if not is_last and "DataLoader worker" in str(second):
-                continue  # torch raises this once per dead worker, wherever the main thread is
-            add_note(error, f"the run could not be saved: {second}")
-        finally:
-            session.state.loop.pause_requested = False
-        return
 
 
 def _plain(copied: Any) -> Any:

@@ -1,34 +1,32 @@
-"""Describe a run, for a checkpoint's manifest and for logger destinations, and say how two runs differ."""
+"""A run described, for its checkpoints and loggers, and how it differs from the saved one and between its ranks."""
 
 from __future__ import annotations
 
 import functools
 import json
 import platform
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from ...algorithm import kept_arguments
-from ...changes import ABSENT, changes
-from ...engine import Engine
-from ...errors import CheckpointError
-from ...event import Event
-from ...loop import what_is_missing
-from ...messages import readable
-from ...passes import AlgorithmRecord, Member
-from ...registry import CORE, Origin, Registry
-from ...state import length_of
-from ..session import Session
+from ..algorithm import kept_arguments
+from ..callback import is_used_on
+from ..changes import ABSENT, changes, leaves
+from ..errors import ArgumentError, CheckpointError
+from ..event import Event
+from ..loop import what_is_missing
+from ..messages import readable
+from ..passes import Member
+from ..registry import CORE, Registry
+from ..state import length_of
+from .session import Session
 
 
 def describe_run(session: Session) -> dict[str, Any]:
     """Return a checkpoint's manifest: versions, machine, settings, training, algorithms, order, config."""
-    engine, state = session.engine, session.state
-    members, passes = engine.members, engine.passes
+    engine, state, members = session.engine, session.state, session.engine.members
     explained = {event.value: [step.algorithm for step in engine.explain(event)] for event in Event}
-    records = [(member, AlgorithmRecord.of(member)) for member in members]
     return {
         "run_name": state.run_name,
         "seed": state.seed,
@@ -43,20 +41,17 @@ def describe_run(session: Session) -> dict[str, Any]:
         "attempt": session.attempt,
         "world_size": state.world_size,
         "parallel": None if state.world_size == 1 or session.parallel is None else session.parallel.name,
-        "versions": versions_of([*state.algorithms, *state.callbacks], passes.registry),
+        "versions": versions_of([*state.algorithms, *state.callbacks], engine.passes.registry),
         "machine": _machine_of(session.device),
         "algorithms": [
             {
-                "name": record.algorithm,
-                "registered": record.name,
-                "distribution": record.distribution,
-                "version": record.version,
+                "name": member.name,
                 "required_on_load": bool(getattr(member.algorithm, "required_on_load", bool)()),
-                "settings": _in_json(kept_arguments(member.algorithm)),
+                **_algorithm_in(member),
             }
-            for member, record in records
+            for member in members
         ],
-        "surgery": _surgery_of(engine),
+        "surgery": _surgery_of(members, explained[Event.INIT.value]),
         "order": {event: names for event, names in explained.items() if names},
         # YAML has infinities and dates, and JSON has neither
         "config": json.loads(json.dumps(state.config, default=str), parse_constant=str),
@@ -64,29 +59,24 @@ def describe_run(session: Session) -> dict[str, Any]:
     }
 
 
-def _surgery_of(engine: Engine) -> list[dict[str, Any]]:
+def _algorithm_in(member: Member) -> dict[str, Any]:
+    distribution, version = member.origin or (None, None)
+    settings = _in_json(kept_arguments(member.algorithm))
+    return {"registered": member.registered, "distribution": distribution, "version": version, "settings": settings}
+
+
+def _surgery_of(members: Sequence[Member], ran: Sequence[str]) -> list[dict[str, Any]]:
     """Return what is needed to change a model again as the algorithms tagged `surgery` did at INIT, in their order.
 
     `place` is where an algorithm is in the user's list; `omitted` names its arguments that JSON can't hold.
     """
-    members = engine.members
-    ran = [step.algorithm for step in engine.explain(Event.INIT)]
     found = [(place, member) for place, member in enumerate(members) if "surgery" in member.metadata.tags]
     found.sort(key=lambda item: ran.index(item[1].name) if item[1].name in ran else len(ran))
-    return [_surgery_by(place, member) for place, member in found]
-
-
-def _surgery_by(place: int, member: Member) -> dict[str, Any]:
-    kept = kept_arguments(member.algorithm)
-    settings = _in_json(kept)
-    return {
-        "place": place,
-        "registered": member.registered,
-        "distribution": None if member.origin is None else member.origin.distribution,
-        "version": None if member.origin is None else member.origin.version,
-        "settings": settings,
-        "omitted": [name for name in kept if name not in settings],
-    }
+    entries = [(place, kept_arguments(member.algorithm), _algorithm_in(member)) for place, member in found]
+    return [
+        {"place": place, **entry, "omitted": [name for name in kept if name not in entry["settings"]]}
+        for place, kept, entry in entries
+    ]
 
 
 def versions_of(plugins: Iterable[object], registry: Registry) -> dict[str, Any]:
@@ -188,8 +178,9 @@ def other_optimizers(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[s
 
 def other_length(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return a message if max_duration differs, which matters only where nothing may change."""
-    changes = _changed("", _values(saved, "training"), _values(now, "training"), "max_duration")
-    return [f"{change}: schedules that depend on it will differ" for change in changes]
+    was, has = (_values(manifest, "training").get("max_duration") for manifest in (saved, now))
+    words = f"max_duration is {has!r}, was {was!r:.200}: schedules that depend on it will differ"
+    return [] if None in (was, has) or was == has else [words]
 
 
 def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -197,18 +188,58 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
     Values that only one manifest has are skipped: an older version did not write them, or one run lacks the plugin.
     """
-    was, has = ({entry["name"]: entry for entry in manifest["algorithms"]} for manifest in (saved, now))
+    names = [entry["name"] for entry in saved["algorithms"]]
+    both = changes(_compared(saved, now), _compared(now, saved))
+    given = [_values(manifest, "training").get("hyperparameters", []) for manifest in (saved, now)]
+    pairs = zip(*given, strict=True) if len({*map(len, given)}) == 1 else ()
     return [
-        *_changed("", _values(saved, "settings"), _values(now, "settings")),
-        *_changed("", saved, now, "world_size", "parallel"),
-        *_changes_of_data(saved.get("config"), now.get("config")),
-        *_changes_of_training(_values(saved, "training"), _values(now, "training")),
-        *_changed("", _versions(saved), _versions(now)),
-        *_changed("", _values(saved, "machine"), _values(now, "machine")),
-        *(f"{name} was not in the saved run and starts fresh" for name in has if name not in was),
-        *(change for name in has if name in was for change in _changes_of(name, was[name], has[name])),
-        *_reordered(saved, now, was.keys() & has.keys()),
+        *(
+            f"{each['name']} was not in the saved run and starts fresh"
+            for each in now["algorithms"]
+            if each["name"] not in names
+        ),
+        *(f"{readable(path)} is {has!r}, was {was!r:.200}" for path, was, has in both if ABSENT not in (was, has)),
+        *(
+            f"optimizers[{place}] was given {name}={has!r} but resumes as saved: it was given {name}={was!r:.200}"
+            for place, values in enumerate(pairs)
+            for name, was, has in changes(*values)
+            if ABSENT not in (was, has)
+        ),
     ]
+
+
+def _compared(manifest: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a manifest may change bits, by the names that it has in messages."""
+    training, theirs = _values(manifest, "training"), _values(other, "training")
+    config, algorithms = manifest.get("config"), {each["name"]: each for each in other["algorithms"]}
+    common = [(each, algorithms[each["name"]]) for each in manifest["algorithms"] if each["name"] in algorithms]
+    order = {
+        event: [name for name in names if name in algorithms] for event, names in _values(manifest, "order").items()
+    }
+    # Another number of optimizers or schedulers is refused when they load.
+    alike = [k for k in ("optimizers", "schedulers") if len(training.get(k, [])) == len(theirs.get(k, []))]
+    return {
+        **_values(manifest, "settings"),
+        **{name: manifest[name] for name in ("world_size", "parallel") if name in manifest},
+        **(
+            {f"the config's {name}": config.get(name) for name in ("data", "eval_data", "metrics")}
+            if isinstance(config, dict) and config
+            else {}
+        ),
+        **{name: training[name] for name in (*alike, "loss_fn", "objective", "evaluators") if name in training},
+        # A patch release of Python changes no bits.
+        **{
+            k: ".".join(str(v).split(".")[:2]) if k == "python" else v for k, v in _values(manifest, "versions").items()
+        },
+        **_values(manifest, "machine"),
+        **{f"the distribution of {each['name']}": each["distribution"] for each, _ in common},
+        **{
+            f"{each['name']}: {name}": each["settings"].get(name)
+            for each, its in common
+            for name in {**each["settings"], **its["settings"]}
+        },
+        **{f"the order at {event}": ", ".join(order.get(event, ())) for event in {**order, **_values(other, "order")}},
+    }
 
 
 def _values(manifest: Mapping[str, Any], section: str) -> Mapping[str, Any]:
@@ -218,56 +249,54 @@ def _values(manifest: Mapping[str, Any], section: str) -> Mapping[str, Any]:
     return values
 
 
-def _versions(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the versions, Python's without its last number, since a patch release changes no bits."""
-    versions = _values(manifest, "versions").items()
-    return {name: ".".join(str(v).split(".")[:2]) if name == "python" else v for name, v in versions}
+_MOST = 8
+"""How many differences of ranks are shown."""
 
 
-def _changed(owner: str, saved: Mapping[str, Any], now: Mapping[str, Any], *names: str) -> Iterator[str]:
-    """Yield a message for each name, of those given or else of all, whose value changed."""
-    for name, was, has in changes(saved, now):
-        if ABSENT not in (was, has) and (not names or name in names):
-            yield f"{owner}{readable(name)} is {has!r}, was {was!r:.200}"
-
-
-def _changes_of_training(saved: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the differences in training; a different number of optimizers or schedulers is refused when they load."""
-    alike = [name for name in ("optimizers", "schedulers") if len(saved.get(name, [])) == len(now.get(name, []))]
-    yield from _changed("", saved, now, *alike, "loss_fn", "objective", "evaluators")
-    given = [manifest.get("hyperparameters", []) for manifest in (saved, now)]
-    for place, values in enumerate(zip(*given, strict=True) if len({*map(len, given)}) == 1 else ()):
-        for name, was, has in changes(*values):
-            if ABSENT not in (was, has):
-                then = f"it was given {name}={was!r:.200}"
-                yield f"optimizers[{place}] was given {name}={has!r} but resumes as saved: {then}"
-
-
-def _changes_of_data(saved: Any, now: Any) -> Iterator[str]:
-    """Yield what differs in data, evaluation data and metrics, if both runs were made from a config."""
-    if isinstance(saved, dict) and isinstance(now, dict) and saved and now:
-        was, has = ({name: config.get(name) for name in ("data", "eval_data", "metrics")} for config in (saved, now))
-        yield from _changed("the config's ", was, has)
-
-
-def _changes_of(name: str, saved: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    if saved["distribution"] != now["distribution"]:
-        before, after = (
-            Origin.of(entry["distribution"], entry["version"]) or "your own code" for entry in (saved, now)
+def check_alike(session: Session, describe: Callable[[Session], Mapping[str, Any]]) -> None:
+    """Raise on all ranks if what `describe` returns, which only several ranks call, differs between them."""
+    ranks = session.state.ranks
+    if ranks.size == 1:
+        return
+    mine = {path: str(value) for path, value in leaves(describe(session))}
+    found = [
+        f"{path} is {here} on rank {ranks.rank} and {first} on rank 0"
+        for path, first, here in changes(ranks.first(mine), mine)
+    ]
+    if told := [line for lines in ranks.each(found) for line in lines]:
+        more = f"\n  and {len(told) - _MOST} more" if len(told) > _MOST else ""
+        raise ArgumentError(
+            "the ranks of a run have to be alike, and they differ:\n  " + "\n  ".join(told[:_MOST]) + more
         )
-        yield f"{name} comes from {after}, came from {readable(str(before))}"
-    was, has = saved["settings"], now["settings"]
-    every = dict.fromkeys({**was, **has})
-    yield from _changed(f"{name}: ", {**every, **was}, {**every, **has})
 
 
-def _reordered(saved: Mapping[str, Any], now: Mapping[str, Any], common: set[str]) -> Iterator[str]:
-    """Yield each event at which the algorithms that both runs have differ, or differ in order."""
-    orders = (
-        {event: ", ".join(name for name in names if name in common) or "empty" for event, names in order.items()}
-        for order in (_values(saved, "order"), _values(now, "order"))
-    )
-    for event, *both in changes(*orders):
-        ran, runs = ("empty" if order is ABSENT else order for order in both)
-        if ran != runs:
-            yield f"the order at {readable(event)} is {runs}; it was {ran}"
+def settings_of(session: Session) -> dict[str, Any]:
+    """Return algorithms, their order, versions and the Trainer's settings."""
+    run, state = describe_run(session), session.state
+    settings = run["settings"] | {
+        "device": session.device.type,
+        "eval_interval": str(session.eval_interval.length),
+        "max_duration": str(state.max_duration),
+        "parallel": run["parallel"],
+        "data": "local" if session.feed.is_local else "global",
+        "evaluation loaders": ", ".join(state.evaluators),
+        "metrics": ", ".join(state.metric_objects),
+        "callbacks of all ranks": ", ".join(type(each).__name__ for each in state.callbacks if is_used_on(1, each)),
+    }
+    return {**{section: run[section] for section in ("versions", "algorithms", "order")}, "Trainer": settings}
+
+
+def model_of(session: Session) -> dict[str, Any]:
+    """Return names, classes, shapes and dtypes in the model, and what of it is trained."""
+    model: Any = session.state.model
+    tensors = {
+        name: f"{tuple(tensor.shape)} {tensor.dtype}{', trained' if tensor.requires_grad else ''}"
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]
+    }
+    modules = {name: type(module).__name__ for name, module in model.named_modules()}
+    return {"model": {"class": modules.pop("")} | modules, "model's tensor": tensors}
+
+
+def training_of(session: Session) -> dict[str, Any]:
+    """Return the loss, the optimizers, what these were given, and the schedulers."""
+    return {"training": _training_of(session)}
