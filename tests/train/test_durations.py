@@ -263,7 +263,7 @@ UNSIZED, STEP = {"data": Unsized(8, 8, 8, 8)}, "schedulers: StepLR: step_size="
         ({"max_duration": "0.5dur"}, "max_duration: give it in ep, ba, sp, tok or sec, not as '0.5dur'"),
         ({"max_duration": None, "callbacks": [SAVER]}, "interval: max_duration is not known, so '0.1dur' of it can't"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_cannot_be_counted_is_refused_at_construction(settings: dict[str, Any], message: str) -> None:
     given = {"data": four_batches(), **settings}
