@@ -37,10 +37,15 @@ class Steps(Callback):
         self.losses.append(state.loss.item())
 
 
+def digits() -> tuple[torch.Tensor, torch.Tensor]:
+    """Return images (1797, 1, 8, 8) and classes."""
+    pixels, classes = load_digits(return_X_y=True)
+    return torch.tensor(pixels, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16, torch.tensor(classes)
+
+
 def train_on_digits(algorithms: Any, *callbacks: Any, pool: Any = None, **settings: Any) -> tuple[Steps, Trainer]:
     """Train a small net for images of any size on 8 batches of digits of 8 x 8 pixels."""
-    pixels, classes = load_digits(return_X_y=True)
-    x, y = torch.tensor(pixels[:512], dtype=torch.float32).reshape(-1, 1, 8, 8) / 16, torch.tensor(classes[:512])
+    x, y = (part[:512] for part in digits())
     torch.manual_seed(2)
     pool = pool or nn.AdaptiveAvgPool2d(2)
     model = nn.Sequential(nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), pool, nn.Flatten(), nn.Linear(128, 10))

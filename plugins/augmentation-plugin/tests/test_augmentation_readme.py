@@ -7,7 +7,6 @@ import inspect
 import pkgutil
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -26,24 +25,24 @@ ALGORITHMS = [MixUp, CutMix, CutOut, ProgressiveResizing]
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
-def test_the_example_runs(example: str) -> None:
+def test_the_example_runs(example):
     exec(compile(example, "README.md", "exec"), {})
 
 
-def test_the_configuration_names_one_and_arguments_that_it_takes() -> None:
+def test_the_configuration_names_one_and_arguments_that_it_takes():
     (entry,) = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", README, flags=re.DOTALL)[0])["algorithms"]
     made = Registry.scan().load("algorithms", entry["name"])(**entry["args"])
     assert type(made) is MixUp and made.alpha == 0.2
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_docstrings_of_the_module_run(name: str) -> None:
+def test_docstrings_of_the_module_run(name):
     module = importlib.import_module(f"augmentation_plugin.{name}")
     assert doctest.testmod(module, optionflags=doctest.ELLIPSIS).failed == 0
 
 
 @pytest.mark.parametrize("kind", ALGORITHMS)
-def test_the_section_gives_every_argument_and_default_and_examples_for_trainer_and_loop(kind: Any) -> None:
+def test_the_section_gives_every_argument_and_default_and_examples_for_trainer_and_loop(kind):
     section = README.split(f"\n## {kind.__name__}\n")[1].split("\n## ")[0]
     rows = re.findall(r"^\| `(\w+)` \| `?([^|`]+)`? \|", section, flags=re.MULTILINE)
     signature = inspect.signature(kind).parameters
@@ -55,11 +54,11 @@ def test_the_section_gives_every_argument_and_default_and_examples_for_trainer_a
     assert section.count("```python") >= 2
 
 
-def test_the_tree_names_each_file() -> None:
+def test_the_tree_names_each_file():
     assert sorted(re.findall(r"^  (\w+)\.py ", README, flags=re.MULTILINE)) == MODULES
 
 
-def test_the_share_of_pixels_is_the_one_given() -> None:
+def test_the_share_of_pixels_is_the_one_given():
     """A quarter at first, and half over the whole training, exact or in multiples of 4."""
     scales = [resizing_scale(step / 3000) for step in range(3000)]
     assert scales[0] ** 2 == 0.25
@@ -67,12 +66,12 @@ def test_the_share_of_pixels_is_the_one_given() -> None:
     assert sum(resized_side(32, scale, 4) ** 2 for scale in scales) / 3000 == pytest.approx(512, abs=5)
 
 
-def test_the_sizes_of_ten_steps_are_those_given() -> None:
+def test_the_sizes_of_ten_steps_are_those_given():
     sides = [resized_side(32, resizing_scale(step / 10), 4) for step in range(10)]
     assert sides == [16] * 6 + [20, 28, 32, 32]
 
 
-def test_the_areas_of_a_hole_are_those_given() -> None:
+def test_the_areas_of_a_hole_are_those_given():
     ys, xs = torch.cartesian_prod(torch.arange(32), torch.arange(32)).T.view(2, -1, 1, 1)
     areas = mask_of(ys, xs, 32, 32, 16).float().mean((1, 2))
     assert [round(float(share), 2) for share in (areas.mean(), areas.min(), areas.max())] == [0.19, 0.06, 0.25]

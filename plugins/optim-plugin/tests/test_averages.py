@@ -313,7 +313,9 @@ def test_a_state_that_cannot_have_been_saved_is_refused_at_once(algorithm, state
     assert made.state_dict() == {}
 
 
-def test_a_saved_average_of_another_model_is_refused_in_the_run():
+def test_a_run_without_a_model_and_a_saved_average_of_another_are_refused_in_the_run():
+    with pytest.raises(ArgumentError, match="give State the model"):
+        fire(EMA(), None, Event.BATCH_END)
     ema = EMA()
     ema.load_state_dict({"average": {"weight": torch.zeros(1)}})
     with pytest.raises(ArgumentError, match="not an average of this model's weights"):

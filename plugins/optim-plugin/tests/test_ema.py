@@ -107,6 +107,10 @@ def replace_weight(model: Any) -> None:
     model[0].weight = nn.Parameter(model[0].weight.detach().clone())
 
 
+def lose_weight(model: Any) -> None:
+    nn.utils.parametrizations.weight_norm(model[0])
+
+
 def lose_buffer(model: Any) -> None:
     model[1].running_mean = None
 
@@ -130,6 +134,7 @@ def add_layer(model: Any) -> None:
     ("change", "name", "event"),
     [
         (replace_weight, "0.weight", Event.EVAL_START),
+        (lose_weight, "0.weight", Event.BATCH_END),
         (lose_buffer, "1.running_mean", Event.BATCH_END),
         (grow, "0.weight", Event.BATCH_END),
         (replace_norm, "1.running_mean", Event.EVAL_START),

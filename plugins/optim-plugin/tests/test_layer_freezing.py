@@ -14,7 +14,8 @@ from torch.nn import functional as F
 
 from engine_core import Callback, Engine, Event, Logger, State, Trainer
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
-from engine_core.errors import EngineError
+from engine_core.errors import ArgumentError, EngineError
+from engine_core.time import Timestamp
 from optim_plugin import LayerFreezing, freeze_layers, freezing_schedule, start_average, trainable_layers
 from optim_plugin.freezing import count_frozen
 
@@ -223,6 +224,12 @@ def test_a_second_fit_unfreezes_nothing_and_each_change_is_logged_once():
             run.fit("4ep")
     assert recorder.frozen == HALF + [4] * 20
     assert destination.values("layer_freezing/frozen") == [(12, 1), (14, 2), (16, 3), (18, 4)]
+
+
+def test_a_run_without_a_model_is_refused():
+    state = State(max_duration="2ba", timestamp=Timestamp(batch=1))
+    with pytest.raises(ArgumentError, match="give State the model"):
+        LayerFreezing(start=0).apply(Event.BATCH_START, state, Logger())
 
 
 def test_an_instance_in_a_second_run_begins_again():

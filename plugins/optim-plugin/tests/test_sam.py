@@ -187,10 +187,11 @@ def test_sparse_embeddings_are_refused_at_the_first_batch():
     SAM().validate(state)
 
 
-def test_a_frozen_parameter_with_an_old_gradient_is_left_alone():
+def test_a_frozen_parameter_with_an_old_gradient_and_those_without_are_left_alone():
     frozen, weight = nn.Parameter(torch.ones(2), requires_grad=False), nn.Parameter(torch.zeros(1))
     frozen.grad, weight.grad = torch.ones(2), torch.ones(1)
     assert sharpness_aware_gradients([frozen, weight], lambda: (frozen.tolist(), weight.item()), 1.0) == ([1, 1], 1)
+    assert sharpness_aware_gradients([nn.Parameter(torch.ones(2))], lambda: 1) is None
 
 
 class Counting(nn.Module):

@@ -108,8 +108,7 @@ def test_a_convolution_is_blurred_before_it_or_made_dense_and_blurred_after_it(s
     torch.testing.assert_close(result, blurred, rtol=0, atol=1e-9)
 
 
-@pytest.mark.full
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     size=st.tuples(st.integers(1, 11), st.integers(1, 11)),
     kernel=st.tuples(st.integers(1, 5), st.integers(1, 5)),
@@ -164,6 +163,11 @@ def test_the_filter_is_where_the_layer_is_and_survives_without_being_saved(make)
     layer = layer.to_empty(device="cpu")
     assert torch.equal(layer.taps, expected)
     assert torch.equal(layer.to(torch.bfloat16).taps, expected.bfloat16())
+
+
+def test_a_layer_that_blurs_last_says_so():
+    layers = [BlurConv2d(2, 4, 3, 2, blur_first=is_first) for is_first in (True, False)]
+    assert ["blur_first=False" in repr(layer) for layer in layers] == [False, True]
 
 
 class Own(nn.Conv2d):

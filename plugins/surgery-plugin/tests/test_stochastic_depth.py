@@ -231,6 +231,18 @@ def test_a_run_that_is_resumed_on_the_way_is_the_uninterrupted_one(tmp_path, sto
     assert all(torch.equal(one, two) for one, two in zip(whole.parameters(), resumed.parameters(), strict=True))
 
 
+def test_a_copy_of_the_model_keeps_the_share_of_that_moment():
+    model = make_model()
+    state = State(model=model, algorithms=[StochasticDepth(drop_rate=0.4, drop_warmup="4ba")], seed=3)
+    with Engine(state, Logger()) as engine:
+        engine.run_event(Event.INIT)
+    state.timestamp = state.timestamp.to_next_batch()
+    other = copy.deepcopy(model)
+    state.timestamp = state.timestamp.to_next_batch()
+    model(torch.randn(2, 4))
+    assert [model[1].draws.share, other[1].draws.share] == [0.5, 0.25]
+
+
 def test_a_fraction_of_a_training_of_unknown_length_is_refused_with_the_first_batch():
     state = State(model=make_model(), algorithms=[StochasticDepth(drop_warmup="0.5dur")], batch=batches(8)[0])
     with Engine(state, Logger()) as engine:

@@ -205,6 +205,13 @@ def test_a_part_that_keeps_its_modules_is_refused_where_surgery_would_change_it(
         replace_modules(model, {nn.Linear: new_linear})
 
 
+def test_a_scripted_part_of_the_type_is_refused():
+    model = nn.Sequential(script(nn.Linear(2, 2)), nn.ReLU())
+    with pytest.raises(ArgumentError, match=r"'0' .RecursiveScriptModule. was made by TorchScript"):
+        replace_modules(model, {nn.Linear: new_linear})
+    assert replace_modules(model, {nn.ReLU: gelu}) == ["1"]
+
+
 def test_distributed_data_parallel_is_refused(tmp_path):
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
     try:

@@ -1,0 +1,279 @@
+"""MixUp and CutMix in the events of a step: what is seen, what is restored, and a loop that forgets a pair."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from augmentation_parts import BOTH, FORMS
+from parts import at
+from torch import nn
+from torch.nn import functional as F
+
+from augmentation_plugin import CutMix, MixUp
+from augmentation_plugin.mixing import Mixing
+from engine_core import Algorithm, AlgorithmMetadata, Engine, Event, Logger, Objective, State, Trainer
+from engine_core.errors import EngineError
+
+ROWS = 6
+ONE_HOT = torch.eye(ROWS)
+IMAGES = ONE_HOT.view(ROWS, ROWS, 1, 1).expand(ROWS, ROWS, 8, 8).contiguous()
+CLASSES = torch.arange(ROWS)
+"""Row i is 1 in channel i alone and of class i, so the mean of what the model sees is the target it should see."""
+
+
+class Recorder(nn.Module):
+    """A net that remembers the means of the channels of its inputs, and its targets where it is the loss function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(ROWS, ROWS)
+        self.seen: list[torch.Tensor] = []
+        self.targets: list[Any] = []
+
+    def forward(self, images: torch.Tensor) -> Any:
+        self.seen.append(images.mean((2, 3)))
+        return self.linear(self.seen[-1])
+
+    def loss_fn(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
+        self.targets.append(targets)
+        return F.cross_entropy(outputs, targets)
+
+
+def fit(algorithms: Any, batches: Any = None, **options: Any) -> Recorder:
+    model = Recorder()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    objective = Objective(model.loss_fn, check=False)  # the law would be measured on further forwards
+    options = {"max_duration": "1ep", "seed": 4, "objective": objective, **options}
+    with Trainer(model, batches or [(IMAGES, CLASSES)], optimizers=optimizer, algorithms=algorithms, **options) as run:
+        run.fit()
+    return model
+
+
+@pytest.fixture(params=[MixUp, CutMix])
+def kind(request: pytest.FixtureRequest) -> type[Mixing]:
+    return request.param
+
+
+@dataclass
+class Step:
+    """An engine in a hand-written loop, with what was in the batch at each event."""
+
+    engine: Engine
+    state: State
+
+    def fire(self, *names: str) -> Any:
+        for name in names:
+            self.engine.run_event(name)
+        return self.state.batch
+
+
+@pytest.fixture
+def step(kind: type[Mixing]) -> Iterator[Callable[..., Step]]:
+    engines = []
+
+    def make(batch: Any = (IMAGES, CLASSES), **options: Any) -> Step:
+        state = State(model=nn.Identity(), algorithms=[kind(alpha=1.0, **options)], loss_fn=F.cross_entropy, seed=1)
+        state.batch, state.outputs = batch, torch.zeros(ROWS, ROWS)
+        engines.append(Engine(state, Logger()))
+        return Step(engines[-1], state)
+
+    yield make
+    for engine in engines:
+        engine.close()
+
+
+def test_the_targets_are_mixed_as_the_inputs_are_and_each_batch_has_its_own_lambda_and_pairing(
+    kind,
+):
+    model = fit(kind(alpha=1.0), [(IMAGES, CLASSES)] * 6)
+    for seen, targets in zip(model.seen, model.targets, strict=True):
+        torch.testing.assert_close(targets, seen)
+        assert not torch.equal(seen, ONE_HOT)
+    assert len({tuple(seen.flatten().tolist()) for seen in model.seen}) == 6
+
+
+class Again(Algorithm):
+    """Computes the gradients of each batch twice, as SAM does."""
+
+    metadata = AlgorithmMetadata(events=("after_train_batch",), before=("@augmentation",), writes=("model",))
+
+    def match(self, event: Event, state: State) -> bool:
+        return event is Event.AFTER_TRAIN_BATCH
+
+    def apply(self, event: Event, state: State, logger: Logger) -> None:
+        assert state.loop.closure is not None
+        state.loop.closure()
+
+
+@pytest.mark.parametrize(("interpolate_loss", "microbatch_size"), [(False, None), (True, 4)])
+def test_a_second_forward_in_a_batch_sees_the_same_mix(kind, microbatch_size, interpolate_loss):
+    mixing = kind(alpha=1.0, interpolate_loss=interpolate_loss)
+    model = fit([mixing, Again()], [(IMAGES, CLASSES)] * 2, microbatch_size=microbatch_size)
+    each = 1 if microbatch_size is None else 2
+    batches = [model.seen[: 2 * each], model.seen[2 * each :]]
+    for seen in batches:
+        assert all(torch.equal(one, again) for one, again in zip(seen[:each], seen[each:], strict=True))
+    assert not torch.equal(batches[0][0], batches[1][0])
+
+
+def test_the_batch_is_the_very_object_again_after_each_half(step, kind):
+    run = step(batch := (IMAGES, CLASSES))
+    copies = IMAGES.clone(), CLASSES.clone()
+    assert run.fire("before_train_batch") is batch
+    assert not torch.equal(run.fire("before_forward")[0], IMAGES)
+    assert run.fire("after_forward") is batch
+    mixed = run.fire("before_loss")
+    assert mixed[0] is IMAGES and mixed[1].shape == (ROWS, ROWS)
+    assert run.fire("after_loss", "after_train_batch") is batch
+    assert torch.equal(IMAGES, copies[0]) and torch.equal(CLASSES, copies[1])
+
+
+def test_without_before_train_batch_each_forward_draws_for_itself(step):
+    run = step()
+    seen = []
+    for _ in range(4):
+        seen.append(run.fire("before_forward")[0].mean((2, 3)))
+        run.fire("after_forward")
+        torch.testing.assert_close(run.fire("before_loss")[1], seen[-1])
+        run.fire("after_loss")
+    assert len({tuple(means.flatten().tolist()) for means in seen}) == 4
+
+
+def test_a_loss_without_a_mixed_forward_is_left_alone(step):
+    run = step(batch := (IMAGES, CLASSES))
+    assert run.fire("before_train_batch", "before_loss") is batch
+    assert run.fire("after_loss") is batch
+
+
+def test_evaluation_sees_nothing_of_it(kind):
+    model = fit(kind(alpha=1.0), eval_dataloader=[(IMAGES, CLASSES)])
+    assert torch.equal(model.seen[-1], ONE_HOT)
+    assert torch.equal(model.targets[-1], CLASSES)
+
+
+@pytest.mark.parametrize("interpolate_loss", [False, True])
+def test_rows_that_go_between_forward_and_loss_are_an_error(step, interpolate_loss):
+    run = step(interpolate_loss=interpolate_loss)
+    run.fire("before_train_batch", "before_forward", "after_forward")
+    run.state.batch = (IMAGES[:3], CLASSES[:3])
+    with pytest.raises(EngineError, match="mixed 6 rows, and the batch of the loss has 3"):
+        run.fire("before_loss")
+
+
+EVENTS = ("after_forward", "before_loss", "after_loss")
+BATCH = torch.rand(4, 3, 8, 8), torch.arange(4)
+FORWARD, LOSS = ("before_forward", "after_forward"), ("before_loss", "after_loss")
+
+
+def own(algorithm: Mixing) -> tuple[State, Engine]:
+    """Return an engine for a hand-written loop."""
+    state = State(model=nn.Identity(), algorithms=[algorithm], loss_fn=F.cross_entropy, seed=1, batch=BATCH)
+    state.outputs = torch.zeros(4, 4)
+    return state, Engine(state, Logger())
+
+
+def fire(engine: Engine, *events: str) -> None:
+    for event in events:
+        engine.run_event(event)
+
+
+@FORMS
+@pytest.mark.parametrize(
+    "step", [FORWARD, ("before_train_batch", *FORWARD, "after_train_batch")], ids=["forward", "train batch"]
+)
+def test_a_loop_that_fires_no_pair_of_the_loss_gets_an_error_in_its_second_step(kind, interpolate_loss, step):
+    with own(kind(interpolate_loss=interpolate_loss))[1] as engine:
+        fire(engine, *step)
+        with pytest.raises(EngineError, match="never saw BEFORE_LOSS: the loop has to fire both pairs"):
+            fire(engine, step[0])
+
+
+@BOTH
+def test_half_a_pair_of_the_loss_is_not_enough(kind):
+    with own(kind())[1] as engine:
+        fire(engine, *FORWARD)
+        with pytest.raises(EngineError, match="never saw BEFORE_LOSS"):
+            fire(engine, "after_loss")
+    with own(kind(interpolate_loss=True))[1] as engine:
+        fire(engine, *FORWARD, "before_loss")
+        with pytest.raises(EngineError, match="never saw AFTER_LOSS"):
+            fire(engine, "before_forward")
+
+
+class Failing(nn.Module):
+    """A net, loss function and callback that raises once, at a chosen place."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.linear, self.where = nn.Linear(3, 4), where
+
+    def fail(self, where: str) -> None:
+        if where == self.where:
+            self.where = "nowhere"
+            raise ZeroDivisionError
+
+    def forward(self, images: torch.Tensor) -> Any:
+        self.fail("forward")
+        return self.linear(images.mean((2, 3)))
+
+    def loss_fn(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
+        self.fail("loss")
+        return F.cross_entropy(outputs, targets)
+
+
+@pytest.mark.parametrize(("kind", "interpolate_loss", "microbatch_size"), [(MixUp, False, 2), (CutMix, True, None)])
+@pytest.mark.parametrize("where", ["forward", "after_forward", "before_loss", "loss", "after_loss"])
+def test_batch_and_loss_are_back_after_an_exception_wherever_it_was_and_training_continues(
+    kind, where, interpolate_loss, microbatch_size
+):
+    model = Failing(where)
+    with Trainer(
+        model,
+        [BATCH] * 3,
+        max_duration="2ba",
+        optimizers=torch.optim.SGD(model.parameters(), lr=0.1),
+        objective=Objective(model.loss_fn, check=False),
+        algorithms=kind(interpolate_loss=interpolate_loss),
+        callbacks=[at(event, lambda state, event=event: model.fail(event)) for event in EVENTS],
+        microbatch_size=microbatch_size,
+    ) as trainer:
+        trainer.state.loss = before = torch.tensor(3.0)
+        with pytest.raises(ZeroDivisionError) as raised:
+            trainer.fit()
+        assert "could not undo" not in str(getattr(raised.value, "__notes__", []))
+        assert trainer.state.batch is BATCH
+        assert trainer.state.loss is before or where not in ("forward", "loss")
+        trainer.fit("2ba")
+    assert trainer.state.timestamp.batch == 2
+
+
+@FORMS
+@pytest.mark.parametrize(
+    ("begun", "done"),
+    [
+        ([], ["before_forward"]),
+        *((["before_train_batch"], done) for done in (["before_forward"], FORWARD, [*FORWARD, "before_loss"])),
+    ],
+)
+def test_a_loop_that_restores_continues_after_an_exception(kind, begun, done, interpolate_loss):
+    state, engine = own(kind(interpolate_loss=interpolate_loss))
+    with engine:
+        with pytest.raises(ZeroDivisionError), engine.restoring():
+            fire(engine, *begun, *done)
+            raise ZeroDivisionError
+        assert state.batch is BATCH
+        fire(engine, *begun, *FORWARD, *LOSS)
+
+
+@BOTH
+def test_in_a_handler_of_exceptions_nothing_is_blamed_and_all_is_mixed(kind):
+    state, engine = own(kind(1.0))
+    with engine:
+        try:
+            fire(engine, *FORWARD, "no event")
+        except ValueError:
+            fire(engine, *FORWARD, "before_loss")
+            assert state.batch[1].shape == (4, 4)
+            fire(engine, "after_loss")
