@@ -61,14 +61,15 @@ def weights_of(model: Any) -> dict[str, Any]:
 
 def copy_weights(model: Any) -> Tensors:
     """Return copies on the CPU of a model's weights and buffers; sharded ones are gathered when they are written."""
-    return _copied(weights_of(model))
+    weights = weights_of(model)
+    copied = _copied({name: value for name, value in weights.items() if not is_sharded(value)})
+    return {name: copied.get(name, value) for name, value in weights.items()}
 
 
 def _copied(weights: Mapping[str, Any]) -> dict[str, Any]:
-    whole = {name: value for name, value in weights.items() if not is_sharded(value)}
-    for name, value in whole.items():
+    for name, value in weights.items():
         check_tensor(value.tensor if isinstance(value, TensorSlice) else value, f"model.{name}")
-    return {name: _copy(value) if name in whole else value for name, value in weights.items()}
+    return {name: _copy(value) for name, value in weights.items()}
 
 
 def _copy(value: Any) -> Any:

@@ -21,13 +21,13 @@ BUDGET = {
     "examples": 130,
     "explain": 570,
     "loggers": 690,
-    "loop": 1480,
+    "loop": 1470,
     "objective": 1170,
-    "parallel": 1200,
+    "parallel": 1190,
     "passes": 860,
     "registry": 850,
     "run": 1410,
-    "trainer": 4360,
+    "trainer": 4340,
 }
 FILES = 133
 TRAINERS = ("accelerate", "lightning", "transformers")

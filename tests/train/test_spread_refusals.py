@@ -1,14 +1,16 @@
 """What can't be spread over several ranks is refused before a process group is joined, and says what to do."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
 
-from engine_core import Trainer
+from engine_core import State, Trainer
 from engine_core.parallel import FSDP
 from engine_core.parallel.settings import check_torch
 from engine_core.ranks import Ranks
-from engine_core.trainer import initialising
+from engine_core.trainer.manifest import check_alike
 
 
 @pytest.fixture
@@ -77,7 +79,8 @@ class Two(Ranks):
 
 def test_ranks_that_differ_are_told_what_differs():
     with pytest.raises(ValueError, match="the ranks of a run have to be alike, and they differ:") as raised:
-        initialising._check(Two({"Trainer.lr": "1", "model.b": "2"}), {"Trainer": {"lr": 3}, "version": "1"})
+        ranks = Two({"Trainer.lr": "1", "model.b": "2"})
+        check_alike(SimpleNamespace(state=State(ranks=ranks)), lambda _: {"Trainer": {"lr": 3}, "version": "1"})
     assert str(raised.value).splitlines()[1:] == [
         "  Trainer.lr is 3 on rank 1 and 1 on rank 0",
         "  model.b is absent on rank 1 and 2 on rank 0",
