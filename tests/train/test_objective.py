@@ -172,7 +172,14 @@ class Accuracy:
 
 @pytest.mark.parametrize(
     ("count", "expected"),
-    [("rows", 8), ("elements", 24), ("sum", None), (lambda o, t: (t > 0).sum(), int((LABELS > 0).sum())), (None, 8)],
+    [
+        ("rows", 8),
+        ("elements", 24),
+        ("sum", None),
+        (lambda o, t: (t > 0).sum(), int((LABELS > 0).sum())),
+        (lambda o, t: len(t), 8),
+        (None, 8),
+    ],
 )
 def test_what_a_scalar_counts_is_said_or_rows(count: Any, expected: Any) -> None:
     found = Objective(lambda o, t: o.mean(), count=count).loss(None, linear()(X), (X, LABELS))

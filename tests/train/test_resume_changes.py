@@ -6,6 +6,7 @@ import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -306,3 +307,12 @@ def test_another_order_is_named_with_its_event(saved: Path) -> None:
 def test_another_policy_is_refused_before_anything_begins() -> None:
     with pytest.raises(ValueError, match="load_changed is 'error', 'warn' or 'adopt', not 'adapt'; did you mean"):
         run(load_changed="adapt")
+
+
+def test_an_algorithm_without_its_own_class_has_no_settings(tmp_path: Path) -> None:
+    plain = SimpleNamespace(match=lambda event, state: True, apply=lambda event, state, logger: None)
+    made, _ = run([CheckpointSaver(tmp_path)], algorithms=[plain])
+    with made:
+        made.fit()
+    (described,) = read_manifest(resolve(tmp_path))["algorithms"]
+    assert (described["settings"], described["required_on_load"]) == ({}, False)

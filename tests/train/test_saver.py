@@ -1,6 +1,7 @@
 """What the saver does when a write fails, when its folder is not available, and which results count as the best."""
 
 import errno
+import math
 import shutil
 import signal
 from collections.abc import Iterable
@@ -217,3 +218,7 @@ def test_a_result_at_which_the_run_was_paused_counts_for_the_next_regular_checkp
             resumed.fit()
         assert names(folder) == names(tmp_path / "whole"), batch
         assert resumed.state.callbacks[0].state_dict()["best"] == whole.state.callbacks[0].state_dict()["best"]
+
+
+def test_a_result_that_is_not_finite_is_never_the_best(tmp_path: Path) -> None:
+    assert best_of(best_saver(tmp_path), [math.nan, math.inf, 0.1]) == [[0.1, "ep3-ba12"]]

@@ -34,7 +34,7 @@ from engine_core.errors import CheckpointError, CheckpointWarning
 from engine_core.time import Timestamp
 
 from .parts import linear, same, trainer
-from .shards import CONTENT, MODEL, TENSORS, part_of, write
+from .shards import AVERAGE, CONTENT, MODEL, TENSORS, part_of, write
 
 needs_reader = pytest.mark.skipif(not hasattr(dcp, "HuggingFaceStorageReader"), reason="this torch lacks the reader")
 
@@ -229,3 +229,12 @@ def test_a_save_removes_what_a_dead_one_left_and_not_what_has_been_saved(tmp_pat
     begun = store.begin(Timestamp(batch=2))
     assert begun != dead
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([begun, "ep0-ba1", "latest"])
+
+
+@pytest.mark.parametrize("weights", ["evaluated", "trained"])
+def test_an_average_in_channels_last_is_read_too(weights: str, tmp_path: Path) -> None:
+    kernel = torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
+    tensors: dict[str, Any] = {}
+    state = {"average": flatten({"kernel": kernel + 1}, "average", tensors)}
+    write_content(tmp_path / "saved", Checkpoint({"kernel": kernel}, state, tensors, {"seed": 7, "average": AVERAGE}))
+    assert torch.equal(read_weights(tmp_path / "saved", weights)[0]["kernel"], kernel + (weights == "evaluated"))
