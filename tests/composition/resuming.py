@@ -1,15 +1,17 @@
-"""Runs with drawn settings, whole, or cut and resumed: `python resuming.py PHASE FOLDER DRAW...`.
+"""Runs with drawn settings, whole, or cut and resumed: `python resuming.py RANKS FOLDER DRAW...`.
 
-The phases, in this order: `whole`; then `stopped`, `resumed` and `again`, each of which resumes the one before it, and
-of which all but the last are cut where the draw says. For each draw a phase writes a JSON file with a digest of each
-part of the run's end, or with what the run raised. `for phase in whole stopped resumed again; do python resuming.py
-$phase FOLDER $(seq 0 999); done; python resuming.py compare FOLDER $(seq 0 999)` tries a thousand.
+There are four phases, each in a process of its own, or in several ranks, which are forked from one that has imported
+what takes long: `whole`; then `stopped`, `resumed` and `again`, each of which resumes the one before it, and of which
+all but the last are cut where the draw says. For each draw a phase writes a JSON file with a digest of each part of the
+run's end, or with what the run raised. `python resuming.py 1 FOLDER $(seq 0 999)` tries a thousand, and
+`FOLDER/differences.json` says in what each resumed run differs from the whole one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import hashlib
 import json
 import os
@@ -17,19 +19,17 @@ import random
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from conftest import ARGUMENTS, BATCHES, NAMES, digits_net
+from drawn_loaders import BY_INDEX, drawn_loader, loader_of
 from torch import nn
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.optim import lr_scheduler
-from torch.utils import data as torch_data
-from torch.utils.data import DataLoader
-from torch.utils.data.distributed import DistributedSampler
-from torchdata.stateful_dataloader import StatefulDataLoader
 
 from engine_core import Callback, Event, LoggerDestination, Trainer, hookimpl
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
@@ -37,7 +37,6 @@ from engine_core.parallel import DDP
 from engine_core.registry import Registry
 from engine_core.state import length_of
 
-BY_INDEX = {"list", "shuffled", "sampler", "batches"}
 ROWS, PHASES = 20, ("whole", "stopped", "resumed", "again")
 FORMS: dict[str, list[dict[str, Any]]] = {
     "cutout": [{}, {"num_holes": 2, "length": 0.3}],
@@ -105,114 +104,6 @@ STOPS = [
     *(event.value for event in (Event.EPOCH_START, Event.EPOCH_END, Event.EPOCH_CHECKPOINT)),
     *(event.value for event in (Event.EVAL_START, Event.EVAL_BATCH_END, Event.EVAL_END)),
 ]
-
-
-class Rows(torch_data.Dataset[Any]):
-    """The first rows of the digits; a noisy one draws for each, from the global generator or its own."""
-
-    def __init__(self, noise: str | None, rows: tuple[torch.Tensor, ...]) -> None:
-        self.rows, self.noise, self._own = rows, noise, np.random.default_rng(3)
-
-    def __len__(self) -> int:
-        return len(self.rows[0])
-
-    def __getitem__(self, place: int) -> Any:
-        inputs, *others = (part[place] for part in self.rows)
-        noise = {"global": lambda: float(torch.rand(())), "own": self._own.random}.get(self.noise or "")
-        return inputs if noise is None else inputs + 0.1 * noise(), *others
-
-
-class Stream(torch_data.IterableDataset[Any]):
-    """The same rows, which can only be read in turn."""
-
-    def __init__(self, rows: Rows) -> None:
-        self.rows = rows
-
-    def __iter__(self) -> Iterator[Any]:
-        return (self.rows[place] for place in range(len(self.rows)))
-
-
-class Drawing(torch_data.Sampler[int]):
-    """A sampler with a generator of its own, of any library, under a name of its own."""
-
-    def __init__(self, kind: str, length: int) -> None:
-        self.length = length
-        made = {"torch": torch.Generator().manual_seed, "numpy": np.random.RandomState, "python": random.Random}
-        self._draws = made[kind](7)
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __iter__(self) -> Iterator[int]:
-        if isinstance(self._draws, torch.Generator):
-            return iter(torch.randperm(self.length, generator=self._draws).tolist())
-        if isinstance(self._draws, random.Random):
-            return iter(self._draws.sample(range(self.length), self.length))
-        return iter(self._draws.permutation(self.length).tolist())
-
-
-class Batched(torch_data.Sampler[list[int]]):
-    """A batch sampler around another sampler."""
-
-    def __init__(self, sampler: Any, size: int) -> None:
-        self.inner = sampler
-        self.size = size
-
-    def __len__(self) -> int:
-        return 1 + (len(self.inner) - 1) // self.size
-
-    def __iter__(self) -> Iterator[list[int]]:
-        places = list(self.inner)
-        return (places[start : start + self.size] for start in range(0, len(places), self.size))
-
-
-SAMPLERS: dict[str, Callable[[Rows], Any]] = {
-    "random": lambda rows: torch_data.RandomSampler(rows, generator=torch.Generator().manual_seed(4)),
-    "replacement": lambda rows: torch_data.RandomSampler(rows, replacement=True),
-    "subset": lambda rows: torch_data.SubsetRandomSampler(range(0, len(rows), 2)),
-    "weighted": lambda rows: torch_data.WeightedRandomSampler([1.0] * len(rows), len(rows)),
-    "distributed": lambda rows: DistributedSampler(rows, num_replicas=1, rank=0, seed=2),
-    **{
-        kind: functools.partial(lambda kind, rows: Drawing(kind, len(rows)), kind)
-        for kind in ("torch", "numpy", "python")
-    },
-}
-
-
-def drawn_loader(draw: random.Random) -> dict[str, Any]:
-    """Return the settings of a loader, as JSON has them."""
-    kind = draw.choice(
-        ["list", "shuffled", "shuffled", "shuffled", "sampler", "sampler", "batches", "stream", "stateful"]
-    )
-    workers = draw.choice([0, 0, 0, 0, 2]) if kind in ("shuffled", "sampler", "batches") else 0
-    return {
-        "kind": kind,
-        "sampler": draw.choice(sorted(SAMPLERS)),
-        "num_workers": workers,
-        "persistent_workers": bool(workers) and draw.random() < 0.5,
-        "generator": draw.random() < 0.5,
-        "noise": draw.choice([None, None, "global", "own"]) if not workers else None,
-    }
-
-
-def loader_of(settings: Mapping[str, Any], parts: tuple[torch.Tensor, ...], size: int, *, drop_last: bool) -> Any:
-    """Return a loader of these rows."""
-    rows = Rows(settings["noise"], parts)
-    generator = torch.Generator().manual_seed(6) if settings["generator"] else None
-    given: dict[str, Any] = {name: settings[name] for name in ("num_workers", "persistent_workers")}
-    given["generator"] = generator
-    match settings["kind"]:
-        case "list":
-            return list(zip(*(part.split(size) for part in parts), strict=True))
-        case "stream":
-            return DataLoader(Stream(rows), size, drop_last=drop_last)
-        case "stateful":
-            return StatefulDataLoader(rows, size, shuffle=True, drop_last=drop_last, generator=generator)
-        case "batches":
-            return DataLoader(rows, batch_sampler=Batched(SAMPLERS[settings["sampler"]](rows), size), **given)
-        case "sampler":
-            return DataLoader(rows, size, sampler=SAMPLERS[settings["sampler"]](rows), drop_last=drop_last, **given)
-    return DataLoader(rows, size, shuffle=True, drop_last=drop_last, **given)
 
 
 class CutError(Exception):
@@ -459,16 +350,11 @@ def run(phase: str, number: int, folder: Path) -> dict[str, Any]:
     return {"settings": settings, "parts": parts_of(made, journal)}
 
 
-def main(phase: str, root: str, *numbers: str) -> None:
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    for number in map(int, numbers):
-        folder = Path(root) / str(number)
+def run_all(phase: str, root: Path, numbers: Sequence[int]) -> None:
+    """Run a phase of all these draws."""
+    for number in numbers:
+        folder = root / str(number)
         folder.mkdir(parents=True, exist_ok=True)
-        if phase == "compare":
-            if said := difference(folder):
-                sys.stdout.write(f"{number} {said}\n")
-            continue
         try:
             result = run(phase, number, folder)
         except Exception:  # noqa: BLE001  the other draws are tried all the same
@@ -478,7 +364,7 @@ def main(phase: str, root: str, *numbers: str) -> None:
 
 
 def difference(folder: Path) -> str | None:
-    """Return how the resumed run of a draw differs from the whole one; None: not at all."""
+    """Return what a draw raised, or how its resumed run differs from the whole one; None: not at all."""
     runs = {phase: json.loads((folder / f"{phase}.json").read_text()) for phase in PHASES}
     for phase, found in runs.items():
         if "error" in found:
@@ -486,6 +372,37 @@ def difference(folder: Path) -> str | None:
     whole, parts = (runs[phase]["parts"] for phase in ("whole", "again"))
     differing = {name: (part, parts[name]) for name, part in whole.items() if parts[name] != part}
     return f"{differing}; settings: {runs['whole']['settings']}" if differing else None
+
+
+def start(size: int, *given: Any) -> None:
+    """Run a phase in this process, or on so many ranks."""
+    if size == 1:
+        run_all(*given)
+    else:
+        here = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "monitor_interval": 0.1}
+        elastic_launch(LaunchConfig(1, 1, size, start_method="fork", max_restarts=0, **here), run_all)(*given)
+
+
+def main(size: str, root: str, *numbers: str) -> None:
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    torch.optim.SGD([torch.zeros(1)])  # it imports the compiler
+    gc.freeze()  # else each process copies it all at its end
+    for phase in PHASES:
+        pid = os.fork()
+        if not pid:
+            code = 1
+            try:
+                start(int(size), phase, Path(root), [*map(int, numbers)])
+                code = 0
+            except BaseException:  # noqa: BLE001  nobody else would tell it
+                traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(code)
+        if os.waitpid(pid, 0)[1]:
+            sys.exit(f"the phase {phase!r} has died")
+    differences = {number: difference(Path(root) / number) for number in numbers}
+    Path(root, "differences.json").write_text(json.dumps(differences, indent=1))
 
 
 if __name__ == "__main__":

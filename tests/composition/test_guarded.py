@@ -32,7 +32,7 @@ def guarded(name: str, policy: str, folder: Path) -> dict[str, torch.Tensor]:
     return weights(trainer)
 
 
-@pytest.mark.parametrize("policy", ["skip", "rollback"])
+@pytest.mark.parametrize("policy", [pytest.param("skip", marks=pytest.mark.full), "rollback"])
 @pytest.mark.parametrize("name", [*NAMES, *VARIANTS])
 def test_what_is_not_finite_stays_out_of_the_weights(name: str, policy: str, tmp_path: Path) -> None:
     with pytest.warns(NonFiniteLossWarning, match="its step is skipped"):

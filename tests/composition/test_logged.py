@@ -65,16 +65,3 @@ def test_with_sam_each_row_counts_once_and_the_norm_is_that_of_its_second_pass()
     assert round(values(memory, "train/right")[0] * 24, 6).is_integer()
     norm = torch.cat([p.grad.flatten() for p in made.state.model.parameters()]).norm().item()
     assert values(memory, "train/gradient_norm_clipped")[-1] == pytest.approx(norm)
-
-
-def test_predictions_are_those_of_the_average_that_was_evaluated() -> None:
-    made, _ = trained(algorithms=[("ema", {"decay": 0.3})])
-    average = next(a for a in made.state.algorithms if hasattr(a, "averaged_state_dict")).averaged_state_dict()
-    weights = {name: value.clone() for name, value in made.state.model.state_dict().items()}
-    (outputs,) = made.predict([BATCHES[0][0]])
-    assert torch.allclose(outputs, nn.functional.linear(BATCHES[0][0], average["weight"], average["bias"]))
-    assert not torch.equal(average["weight"], weights["weight"])
-    assert all(torch.equal(value, weights[name]) for name, value in made.state.model.state_dict().items())
-    next(given := made.predict(BATCHES))
-    given.close()
-    assert all(torch.equal(value, weights[name]) for name, value in made.state.model.state_dict().items())

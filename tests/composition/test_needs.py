@@ -104,8 +104,3 @@ def test_the_other_callbacks_of_the_core_need_nothing() -> None:
     records = [r for r in Registry.scan().records if r.kind == "callbacks" and r.distribution in ours]
     needing = {record.name for record in records if needs_of(Registry.scan().load("callbacks", record.name))}
     assert needing == {"checkpoint_saver", "early_stopper", "threshold_stopper", "time_limit"}
-
-
-@pytest.mark.parametrize("name", [*NAMES, "stochastic_depth of batches"])
-def test_the_trainer_on_one_process_refuses_none(name: str) -> None:
-    assert not refused(algorithms=[made()[name]])

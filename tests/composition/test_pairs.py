@@ -84,16 +84,25 @@ def test_a_refused_pair_is_refused_at_construction_with_both_names_and_the_reaso
             trainer_of([make(name) for name in names])
 
 
+@pytest.fixture(scope="module")
+def plain():
+    with trainer_of([]) as trainer:
+        trainer.fit()
+    return seen_of(trainer)
+
+
 @pytest.mark.parametrize("name", [*NAMES, *VARIANTS])
-def test_each_changes_the_training_and_says_so_in_its_traces(name):
+def test_each_changes_the_training_and_says_so_in_its_traces_and_needs_no_logger(name, plain, monkeypatch):
     algorithm, recorded = make(name), RecordingDestination()
-    with trainer_of([]) as plain, trainer_of([algorithm], loggers=recorded) as changed:
-        plain.fit()
+    apply = type(algorithm).apply
+    monkeypatch.setattr(type(algorithm), "apply", lambda self, event, state, logger: apply(self, event, state))
+    with trainer_of([algorithm], loggers=recorded) as changed:
         changed.fit()
 
     done = [(trace.name, trace.run) for traces in recorded.traces for trace in traces.values()]
     assert done and set(done) == {(type(algorithm).__name__, True)}
-    assert seen_of(plain) != seen_of(changed)
+    assert plain != seen_of(changed)
+    assert {name.partition("/")[0] for _, metrics in recorded.metrics for name in metrics} == {"train", "eval"}
 
 
 def seen_of(trainer):

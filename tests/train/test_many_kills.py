@@ -101,9 +101,7 @@ def assert_ends_as(folder: Path, whole: Path, what: str) -> None:
     assert lines(folder) == lines(whole), what
 
 
-def test_forty_kills_at_random_moments(
-    answer: Any, wholes: Any, tmp_path: Path, record_property: Callable[[str, object], None]
-) -> None:
+def test_forty_kills_at_random_moments(answer: Any, wholes: Any, tmp_path: Path) -> None:
     draw, whole = random.Random(7), wholes[WIDE]
     duration_s = answer(tmp_path / "timed", width=WIDE)["seconds"]
     killed = saving = run = 0
@@ -120,15 +118,11 @@ def test_forty_kills_at_random_moments(
         assert_nothing_is_lost(folder, whole, what)
     assert answer(folder, width=WIDE)["code"] == 0
     assert_ends_as(folder, whole, "the last run")
-    record_property("kills at random", killed)
-    record_property("kills at random that fell into a save", saving)
     assert saving >= LEAST_DURING_SAVES
 
 
 @pytest.mark.parametrize("replaces", [False, True], ids=["a new checkpoint", "one of the same name"])
-def test_a_kill_at_each_step_of_a_save(
-    replaces: bool, answer: Any, wholes: Any, tmp_path: Path, record_property: Callable[[str, object], None]
-) -> None:
+def test_a_kill_at_each_step_of_a_save(replaces: bool, answer: Any, wholes: Any, tmp_path: Path) -> None:
     whole, begun, counted = wholes[NARROW], tmp_path / "begun", tmp_path / "counted"
     number = 0
     answer(begun, width=NARROW, kill_at_step=number)
@@ -148,7 +142,6 @@ def test_a_kill_at_each_step_of_a_save(
         assert answer(folder, width=NARROW)["code"] == 0, what
         assert_ends_as(folder, whole, what)
         shutil.rmtree(folder)
-    record_property("kills at each step of a save", steps)
     assert steps >= LEAST_STEPS
 
 

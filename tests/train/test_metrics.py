@@ -8,7 +8,7 @@ from torch import nn
 
 from engine_core.errors import ArgumentError, ArgumentTypeError
 
-from .parts import Memory, batches, linear, trainer
+from .parts import batches, linear, trainer
 
 
 @pytest.fixture
@@ -35,15 +35,6 @@ class Accuracy:
         return self.right / self.seen
 
 
-class Constant(Accuracy):
-    def __init__(self, value: Any) -> None:
-        super().__init__()
-        self.value = value
-
-    def compute(self) -> Any:
-        return self.value
-
-
 DATA = batches(8, 8, 3)
 
 
@@ -60,15 +51,6 @@ def test_a_metric_is_reset_for_each_loader_and_each_evaluation() -> None:
     assert first == second
     assert first["a/accuracy"] == first["b/accuracy"] == accuracy_by_hand()
     assert metric.resets == 4
-
-
-def test_a_mapping_of_numbers_is_several_metrics() -> None:
-    metric = Constant({"low": 1, "high": torch.tensor(2.0)})
-    memory = Memory()
-    results = trainer(eval_dataloader=DATA, metrics={"range": metric}, loggers=memory).eval()
-    assert {k: v for k, v in results.items() if k != "eval/loss"} == {"eval/range/low": 1.0, "eval/range/high": 2.0}
-    assert memory.metrics == [(0, results)]
-    assert all(type(value) is float for value in results.values())
 
 
 def test_a_metric_collection_works_as_a_metric_and_as_the_mapping(torchmetrics: Any) -> None:
@@ -90,18 +72,6 @@ def test_torchmetrics_say_themselves_what_is_better(torchmetrics: Any) -> None:
     parts = {"x": torchmetrics.MeanAbsoluteError(), "y": torchmetrics.R2Score(), "z": torchmetrics.MeanMetric()}
     made = trainer(eval_dataloader=DATA, metrics={**parts, "all": torchmetrics.MetricCollection(parts, prefix="of_")})
     assert made.state.results.higher_is_better == {"x": False, "y": True, "all/of_x": False, "all/of_y": True}
-
-
-class OfNumPy(Accuracy):
-    def update(self, outputs: Any, targets: torch.Tensor) -> None:
-        assert outputs.numpy().dtype == "float32"
-        super().update(outputs, targets)
-
-
-def test_in_mixed_precision_metrics_get_float32() -> None:
-    given = {"metrics": {"right": OfNumPy()}, "loggers": (memory := Memory())}
-    trainer(eval_dataloader=DATA, precision="amp_bf16", **given).fit()
-    assert len(memory.values("eval/right")) == 1
 
 
 @pytest.mark.parametrize(

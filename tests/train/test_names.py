@@ -48,7 +48,7 @@ def sleepy(install: Callable[..., None]) -> None:
     )
 
 
-def message(error: type[Exception] = ArgumentError, **settings: Any) -> str:
+def message(error: Any, **settings: Any) -> str:
     """Return the message, after making sure that nothing has started."""
     events: list[str] = []
     journal = writing_down(events)
@@ -80,21 +80,30 @@ def test_callbacks_and_loggers_come_by_name_too(sleepy: None) -> None:
     assert [d.path for d in made.logger.destinations] == ["here"]
 
 
-def test_none_is_none() -> None:
-    made = trainer(algorithms=None, callbacks=None, loggers=None)
-    assert (list(made.state.algorithms), list(made.state.callbacks), list(made.logger.destinations)) == ([], [], [])
+PAIR = "algorithms: a pair is (name, arguments), such as ('noise', {'std': 0.1}), not "
+IN_A_LIST = "algorithms: put the pair in a list: algorithms=[('doze', {'depth': 3})]"
 
 
-def test_an_unknown_name_names_the_nearest(sleepy: None) -> None:
-    assert message(PluginError, algorithms="dose") == (
-        "'dose' is not among the installed algorithms; did you mean 'doze'?"
-    )
-
-
-def test_a_name_of_another_kind_is_reported_as_such(sleepy: None) -> None:
-    assert message(PluginError, algorithms=["watch"]) == (
-        "'watch' is not among the installed algorithms, but among the callbacks: give it there"
-    )
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"algorithms": "dose"}, "'dose' is not among the installed algorithms; did you mean 'doze'?"),
+        (
+            {"algorithms": ["watch"]},
+            "'watch' is not among the installed algorithms, but among the callbacks: give it there",
+        ),
+        ({"algorithms": [("doze", {"dept": 3})]}, "algorithm 'doze': no argument 'dept'; did you mean 'depth'?"),
+        ({"algorithms": [("doze", {"volume": 3})]}, "algorithm 'doze': no argument 'volume'; known: depth, side"),
+        ({"loggers": "write"}, "callback 'write': missing a required argument: 'path'"),
+        *(({"algorithms": given}, IN_A_LIST) for given in (("doze", {"depth": 3}), ["doze", {"depth": 3}])),
+        *(
+            ({"algorithms": [item]}, f"{PAIR}{item!r}")
+            for item in [("doze", 3), ("doze", {}, 1), (3, {}), ["doze", None]]
+        ),
+    ],
+)
+def test_what_names_nothing_is_refused_with_what_may_be_meant(sleepy: None, settings: Any, expected: str) -> None:
+    assert message((ArgumentError, PluginError), **settings) == expected
 
 
 def test_a_broken_plugin_is_an_error_with_its_cause_only_where_it_is_asked_for(sleepy: None) -> None:
@@ -104,38 +113,10 @@ def test_a_broken_plugin_is_an_error_with_its_cause_only_where_it_is_asked_for(s
     assert isinstance(error.value.__cause__, AttributeError)
 
 
-def test_a_wrong_argument_names_the_nearest(sleepy: None) -> None:
-    assert message(algorithms=[("doze", {"dept": 3})]) == (
-        "algorithm 'doze': no argument 'dept'; did you mean 'depth'?"
-    )
-
-
-def test_an_argument_unlike_any_other_lists_them(sleepy: None) -> None:
-    assert message(algorithms=[("doze", {"volume": 3})]) == (
-        "algorithm 'doze': no argument 'volume'; known: depth, side"
-    )
-
-
-def test_a_missing_argument_is_named(sleepy: None) -> None:
-    assert message(loggers="write") == "callback 'write': missing a required argument: 'path'"
-
-
 def test_what_the_plugin_itself_raises_keeps_its_type_and_gets_a_note(sleepy: None) -> None:
     with pytest.raises(ZeroDivisionError, match="too deep") as error:
         trainer(algorithms=[("doze", {"depth": -1})])
     assert notes(error) == ["while making algorithm 'doze' with {'depth': -1}"]
-
-
-@pytest.mark.parametrize("given", [("doze", {"depth": 3}), ["doze", {"depth": 3}]])
-def test_a_pair_outside_a_sequence_gets_the_remedy(sleepy: None, given: Any) -> None:
-    assert message(algorithms=given) == "algorithms: put the pair in a list: algorithms=[('doze', {'depth': 3})]"
-
-
-@pytest.mark.parametrize("item", [("doze", 3), ("doze", {}, 1), (3, {}), ["doze", None]])
-def test_anything_but_a_pair_is_refused(sleepy: None, item: Any) -> None:
-    assert message(algorithms=[item]) == (
-        f"algorithms: a pair is (name, arguments), such as ('noise', {{'std': 0.1}}), not {item!r}"
-    )
 
 
 def test_a_logger_that_receives_nothing_is_refused(sleepy: None) -> None:
@@ -144,11 +125,6 @@ def test_a_logger_that_receives_nothing_is_refused(sleepy: None) -> None:
     assert said.endswith(
         "has no log_metrics, no log_hyperparameters and no log_traces; it is a callback: give it to callbacks=[...]"
     )
-
-
-def test_the_cores_own_progress_bar_has_a_name() -> None:
-    made = trainer(callbacks=[("progress_bar", {"refresh_s": 2.0})])
-    assert [callback.refresh_s for callback in made.state.callbacks] == [2.0]
 
 
 def test_progress_bar_true_adds_it_after_the_users_callbacks() -> None:

@@ -201,7 +201,7 @@ def close(one: Any, other: Any, within: float = 1e-6) -> bool:
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(draw=st.data())
-@settings(max_examples=40)
+@settings(max_examples=15)
 def test_parts_add_up_to_the_whole_in_sum_and_count_and_its_mean_is_what_torch_gives(kind: Any, draw: Any) -> None:
     case = draw.draw(cases([kind]))
 
@@ -223,7 +223,7 @@ OF_ANY_ROWS = [kind for kind in KINDS if kind not in (nn.CTCLoss, nn.GaussianNLL
 
 
 @given(cases(OF_ANY_ROWS), st.sampled_from([None, 1, 2, 3, 100]), st.sampled_from([1, 2, 4]), st.data())
-@settings(max_examples=120)
+@settings(max_examples=40)
 def test_a_step_and_an_evaluation_are_those_of_the_whole_however_it_is_cut(
     case: Case, microbatch_size: int | None, world_size: int, draw: Any
 ) -> None:

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from engine_core import Algorithm, AlgorithmMetadata, Event
 from engine_core.errors import OutOfMemoryError
 
 from .parts import at, batches, notes, trainer
@@ -94,30 +93,6 @@ def test_in_an_evaluation_it_names_the_loader() -> None:
     assert notes(e)[0] == "raised by callback At at EVAL_BEFORE_FORWARD"
 
 
-class Hungry(Algorithm):
-    metadata = AlgorithmMetadata(events=(Event.AFTER_DATALOADER,), writes=())
-
-    def apply(self, event: Any, state: Any, logger: Any) -> None:
-        bytearray(TOO_MUCH)
-
-    def match(self, event: Any, state: Any) -> bool:
-        return True
-
-
-def test_an_algorithm_that_asks_for_too_much_is_named() -> None:
-    with trainer(algorithms=Hungry()) as made, pytest.raises(OutOfMemoryError, match=r"of 8\. MemoryError\n") as error:
-        made.fit()
-    assert any("Hungry" in note and "AFTER_DATALOADER" in note for note in notes(error))
-
-
-def test_other_errors_are_left_as_they_are() -> None:
-    def fail(state: Any) -> None:
-        raise RuntimeError("a tensor of another shape")
-
-    with trainer(callbacks=at("after_forward", fail)) as made, pytest.raises(RuntimeError, match="another shape"):
-        made.fit()
-
-
 def test_cuda_s_own_error_is_one() -> None:
     def fail(state: Any) -> None:
         raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nmore")
@@ -125,19 +100,6 @@ def test_cuda_s_own_error_is_one() -> None:
     made = trainer(callbacks=at("after_forward", fail))
     with made, pytest.raises(OutOfMemoryError, match=r"Tried to allocate 2.00 GiB\.\n"):
         made.fit()
-
-
-def test_with_the_remedy_training_continues() -> None:
-    class Wide(nn.Linear):
-        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            torch.empty(TOO_MUCH if len(inputs) > 4 else 1)
-            return super().forward(inputs)
-
-    with pytest.raises(OutOfMemoryError, match="microbatch_size=4"), trainer(batches(8), Wide(4, 3)) as made:
-        made.fit()
-    with trainer(batches(8), Wide(4, 3), microbatch_size=4) as made:
-        made.fit()
-    assert made.state.timestamp.batch == 1
 
 
 @pytest.mark.full

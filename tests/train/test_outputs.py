@@ -5,9 +5,11 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from torch import nn
 
 from engine_core.errors import ArgumentError
 from engine_core.losses import class_outputs, holds_loss
+from engine_core.objective import targets_taken
 
 LOGITS, LABELS = torch.zeros(4, 3), torch.tensor([0, 1, 2, 0])
 
@@ -46,16 +48,6 @@ def test_ambiguous_outputs_are_refused(outputs, message):
         class_outputs(outputs, LABELS)
 
 
-def test_one_tensor_is_taken_as_it_is():
-    outputs = torch.zeros(9)
-    assert class_outputs(outputs, LABELS) is outputs
-
-
-def test_a_tensor_of_one_dimension_has_no_classes():
-    with pytest.raises(ArgumentError, match="no tensor fits"):
-        class_outputs({"scores": torch.zeros(4)}, torch.tensor(1))
-
-
 class Named(NamedTuple):
     loss: torch.Tensor
     logits: torch.Tensor
@@ -68,6 +60,26 @@ def test_a_loss_is_found_where_it_is_the_very_tensor(put):
     assert not holds_loss(put(loss.clone()), loss)
 
 
-@pytest.mark.parametrize("outputs", [None, LOGITS, {"logits": LOGITS, "loss": 1.0}])
-def test_a_loss_that_is_not_a_tensor_is_not_among_tensors(outputs):
-    assert not holds_loss(outputs, {"a": torch.ones(())})
+CLASSES = torch.tensor([0, 2, 1, 1]), torch.tensor([1, 1, 0, 2])
+ONE_HOT = tuple(nn.functional.one_hot(each, 3).float() for each in CLASSES)
+
+
+@pytest.mark.parametrize("kind", [nn.NLLLoss, nn.MultiMarginLoss, nn.MultiLabelMarginLoss])
+def test_losses_of_classes_take_no_shares(kind: type[nn.Module]) -> None:
+    assert targets_taken(kind()) == "classes"
+    with pytest.raises((RuntimeError, ValueError)):
+        kind()(torch.rand(4, 3), ONE_HOT[0])
+
+
+@pytest.mark.parametrize(
+    ("loss", "pair"),
+    [
+        *((kind(), ONE_HOT) for kind in (nn.BCELoss, nn.BCEWithLogitsLoss, nn.MultiLabelSoftMarginLoss)),
+        (nn.CrossEntropyLoss(), ONE_HOT),
+        *((kind(), tuple(2 * each - 1 for each in ONE_HOT)) for kind in (nn.HingeEmbeddingLoss, nn.SoftMarginLoss)),
+    ],
+)
+def test_shares_are_taken_where_the_loss_of_a_mixture_is_the_mixture_of_losses(loss: nn.Module, pair: tuple) -> None:
+    outputs = torch.rand(4, 3)
+    of_mixture, mixture = loss(outputs, (pair[0] + pair[1]) / 2), (loss(outputs, pair[0]) + loss(outputs, pair[1])) / 2
+    assert torch.allclose(of_mixture, mixture) is (targets_taken(loss) != "1 and -1")

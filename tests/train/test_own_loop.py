@@ -12,9 +12,3 @@ def test_the_example_runs_and_its_algorithm_takes_part(capsys: pytest.CaptureFix
     """Without it the inputs are so large that training diverges at this learning rate."""
     runpy.run_path(str(EXAMPLE))
     assert capsys.readouterr().out == "loss 0.000000\n"
-
-
-def test_it_is_at_most_thirty_lines_and_needs_no_trainer() -> None:
-    lines = EXAMPLE.read_text().splitlines()
-    assert len(lines) <= 30
-    assert "Trainer" not in "\n".join(lines[1:])

@@ -52,7 +52,7 @@ def test_the_model_gets_the_inputs_in_eval_mode_and_no_targets_are_needed(loader
 
 class Total(nn.Module):
     def forward(self, batch: Any) -> Any:
-        return batch["x"] + batch["y"] if isinstance(batch, dict) else batch[0] + batch[1]
+        return batch["x"] + batch["y"]
 
 
 class OwnLoss(Total):
@@ -60,15 +60,9 @@ class OwnLoss(Total):
         return outputs.mean()
 
 
-@pytest.mark.parametrize("batch", [{"x": INPUTS, "y": INPUTS}, (INPUTS, INPUTS)])
-def test_a_model_with_its_own_loss_gets_the_whole_batch(batch: Any) -> None:
-    (outputs,) = trainer(model=OwnLoss(), loss_fn=None, optimizers=None).predict([batch])
-    assert torch.equal(outputs, INPUTS + INPUTS)
-
-
-def test_a_mapping_is_the_inputs_of_a_model_without_one_and_a_trainer_to_predict_needs_no_loss() -> None:
-    made = trainer(None, Total(), loss_fn=None, optimizers=None, max_duration=None)
-    (outputs,) = made.predict([{"x": INPUTS, "y": INPUTS}])
+@pytest.mark.parametrize("model", [OwnLoss(), Total()])
+def test_a_mapping_is_the_inputs_and_a_model_with_its_own_loss_gets_the_whole_batch(model: nn.Module) -> None:
+    (outputs,) = trainer(None, model, loss_fn=None, optimizers=None).predict([{"x": INPUTS, "y": INPUTS}])
     assert torch.equal(outputs, INPUTS + INPUTS)
 
 
@@ -103,7 +97,7 @@ class Doubled(Algorithm):
 
 def everything(made: Any) -> dict[str, Any]:
     state = made.state
-    fields = (
+    fields = [
         "batch",
         "outputs",
         "loss",
@@ -112,7 +106,7 @@ def everything(made: Any) -> dict[str, Any]:
         "dataloader_len",
         "eval_timestamp",
         "metrics",
-    )
+    ]
     return {
         **{name: getattr(state, name) for name in fields},
         "modes": [module.training for module in state.model.modules()],
@@ -138,12 +132,6 @@ def collected(given: Any) -> None:
     gc.collect()
 
 
-def thrown_into(given: Any) -> None:
-    next(given)
-    with pytest.raises(KeyboardInterrupt):
-        given.throw(KeyboardInterrupt())
-
-
 def never_begun(given: Any) -> None:
     given.close()
 
@@ -163,7 +151,7 @@ def draw() -> None:
     torch.rand(2)
 
 
-@pytest.mark.parametrize("ends", [exhausted, closed, collected, thrown_into, never_begun])
+@pytest.mark.parametrize("ends", [exhausted, closed, collected, never_begun])
 def test_whatever_ends_it_everything_is_as_before(ends: Callable[[Any], None]) -> None:
     made = trainer(max_duration="2ep", algorithms=Doubled(), callbacks=at("eval_batch_start", lambda state: draw()))
     made.fit("1ep")
@@ -191,24 +179,6 @@ def doubled(model: Any) -> Any:
     return model
 
 
-def test_the_average_is_in_the_model_until_it_ends() -> None:
-    model = linear()
-    made = trainer(model=model, algorithms=Doubled())
-    outputs = list(made.predict([INPUTS, INPUTS[:2]]))
-    assert same(outputs, expected(doubled(linear()), INPUTS, INPUTS[:2]))
-    assert same(model.state_dict(), linear().state_dict())
-
-
-def test_nothing_runs_before_the_first_output_is_asked_for() -> None:
-    events: list[str] = []
-    made = trainer(callbacks=writing_down(events))
-    del events[:]
-    given = made.predict(batches(8))
-    made.fit()
-    assert "eval_start" not in events
-    assert len(list(given)) == 1
-
-
 def test_meanwhile_nothing_else_runs_and_afterwards_it_does() -> None:
     made = trainer(eval_dataloader=batches(3))
     other, given = made.predict(batches(8)), made.predict(batches(8, 3))
@@ -218,51 +188,6 @@ def test_meanwhile_nothing_else_runs_and_afterwards_it_does() -> None:
             call()
     assert len(list(given)) == 1
     made.fit()
-
-
-@pytest.mark.parametrize(("event", "what"), [("batch_end", "fit"), ("eval_batch_end", "an evaluation")])
-def test_in_a_fit_or_an_evaluation_it_is_refused(event: str, what: str) -> None:
-    made = trainer(eval_dataloader=batches(3), callbacks=at(event, lambda state: made.predict(batches(3))))
-    with pytest.raises(EngineError, match=rf"{what} is running: predict\(\) can't be called from its events"):
-        made.fit()
-
-
-def test_in_between_the_callers_modes_and_draws_are_its_own() -> None:
-    made = trainer(callbacks=at("eval_batch_start", lambda state: draw()))
-    torch.manual_seed(3)
-    plain = [torch.rand(2) for _ in range(3)]
-    torch.manual_seed(3)
-    drawn = []
-    for _ in made.predict(batches(8, 3)):
-        assert torch.is_grad_enabled()
-        drawn.append(torch.rand(2))
-    assert same([*drawn, torch.rand(2)], plain)
-
-
-class Draws:
-    """Gives what it draws."""
-
-    def __iter__(self) -> Iterator[Any]:
-        for _ in range(3):
-            yield (torch.rand(2, 4),)
-
-
-def test_what_the_loader_draws_differs_from_batch_to_batch_and_is_not_the_callers() -> None:
-    made = trainer(model=nn.Identity(), optimizers=None)
-    torch.manual_seed(3)
-    plain = [torch.rand(2, 4) for _ in range(3)]
-    torch.manual_seed(3)
-    assert same([out for out in made.predict(Draws()) if torch.rand(1).numel()], plain)
-
-
-def test_under_autocast_outputs_are_what_an_evaluation_computes_as_float32() -> None:
-    seen: list[torch.Tensor] = []
-    keep = at("eval_after_forward", lambda state: seen.append(state.outputs))
-    made = trainer(precision="amp_bf16", callbacks=keep)
-    made.eval([(INPUTS, TARGETS)])
-    (outputs,) = made.predict([(INPUTS, TARGETS)])
-    assert (outputs.dtype, seen[0].dtype) == (torch.float32, torch.bfloat16)
-    assert torch.equal(outputs, seen[0].float())
 
 
 @pytest.mark.parametrize(
@@ -293,6 +218,16 @@ def test_a_closed_trainer_predicts_nothing_and_what_has_begun_ends_as_if_closed(
     assert made.state.eval_timestamp == Timestamp()
     with pytest.raises(ClosedEngineError):
         made.predict(batches(8))
+
+
+def test_under_autocast_outputs_are_what_an_evaluation_computes_as_float32() -> None:
+    seen: list[torch.Tensor] = []
+    keep = at("eval_after_forward", lambda state: seen.append(state.outputs))
+    made = trainer(precision="amp_bf16", callbacks=keep)
+    made.eval([(INPUTS, TARGETS)])
+    (outputs,) = made.predict([(INPUTS, TARGETS)])
+    assert (outputs.dtype, seen[0].dtype) == (torch.float32, torch.bfloat16)
+    assert torch.equal(outputs, seen[0].float())
 
 
 def test_a_list_of_samples_is_not_taken_for_inputs() -> None:

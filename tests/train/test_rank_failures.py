@@ -2,12 +2,10 @@
 
 import itertools
 import json
-import threading
 
 import pytest
 import torch.distributed as dist
 
-from engine_core.errors import RankError
 from engine_core.parallel import group
 from engine_core.parallel.group import Failures
 
@@ -36,33 +34,11 @@ def made():
         each.close()
 
 
-def raising(error):
-    def communicate():
-        raise error
-
-    return communicate
-
-
 def test_the_first_failure_is_the_one_that_all_learn_of(made):
     second, first = made(1), made(0)
     assert str(second.ends_with(ValueError("first"))) == "first"
     first.ends_with(ValueError("second"))
     assert {each._told().what for each in (first, second)} == {"rank 1 failed: ValueError: first"}
-
-
-class Gone:
-    def check(self, *_):
-        raise dist.DistNetworkError("Broken pipe")
-
-    compare_set = get = check
-
-
-def test_the_end_of_the_store_is_told_as_such(made, monkeypatch):
-    monkeypatch.setattr(group, "_ANSWER_S", 0.1)
-    own = made(0, of=Gone())
-    assert not own.are_known()
-    with pytest.raises(RankError, match="because the store that the ranks share is gone, with the process that"):
-        own.guard(raising(CLOSED))
 
 
 HERE, THERE = ["a.py:1 in f", True], ["b.py:2 in g", False]
@@ -111,47 +87,3 @@ def test_an_error_before_the_group_is_joined_is_recorded_for_torchruns_summary(t
     error = ValueError("boom")
     assert group.ends_with(error) is error
     assert json.loads(record.read_text())["message"]["message"] == "ValueError: boom"
-
-
-def test_an_error_of_a_collective_is_the_failure_of_another_rank(made):
-    made(1).ends_with(ValueError("boom"))
-    with pytest.raises(RankError, match=r"^rank 0 ends because rank 1 failed: ValueError: boom$"):
-        made(0).guard(raising(CLOSED))
-
-
-def test_a_process_whose_main_thread_does_not_hear_of_it_is_ended(made, capfd):
-    codes, ended = [], threading.Event()
-    made(1).ends_with(ValueError("boom"))
-    made(0, end=lambda code: (codes.append(code), ended.set()))
-    assert ended.wait(10)
-    assert codes == [1]
-    told = capfd.readouterr().err
-    assert "RankError: rank 0 ends because rank 1 failed: ValueError: boom" in told
-    assert "assert ended.wait(10)" in told  # where it was
-
-
-def test_a_rank_that_fails_itself_may_take_its_time_to_close(made):
-    codes = []
-    own = made(0, end=codes.append)
-    own.ends_with(ValueError("boom"))
-    own._thread.join(10)
-    assert not own._thread.is_alive()
-    assert codes == []
-
-
-def test_a_rank_that_is_late_is_named_with_its_place(made):
-    asking = made(0)
-    late, hangs = threading.Event(), threading.Event()
-
-    def hang():
-        made(1)
-        hangs.set()
-        late.wait(20)
-
-    thread = threading.Thread(target=hang)
-    thread.start()
-    hangs.wait(10)
-    with pytest.raises(RankError, match=rf"rank 1 is late by more than 10m: rank 1 is at {__file__}:\d+ in hang$"):
-        asking.guard(raising(TIMED_OUT))
-    late.set()
-    thread.join()

@@ -53,12 +53,6 @@ def test_results_are_tables_of_values_algorithms_and_the_run():
     assert repr(RESULTS).startswith("RunResults(folder=PosixPath('runs/first'), metrics={'train/loss': 0.123456789,")
 
 
-def test_a_run_that_paused_says_so():
-    results = RunResults(Path("run"), {}, 1.0, 1, 1, 1, 1.0, {}, is_paused=True)
-    rows = rows_of(results._repr_html_())
-    assert rows[:4] == [["results"], ["result", "last", "best", "step", "epoch"], ["paused"], ["of the run", ""]]
-
-
 @pytest.mark.parametrize("text", ["<script>alert(1)<script>", '"><img src=x onerror=alert(1)>', "\u202e\x1b[31m\ud800"])
 def test_a_hostile_name_is_text(text):
     results = RunResults(Path("run"), {text: text}, 1.0, 1, 1, 1, 1.0, {f"{text}/{text}": 1}, weights=text)

@@ -141,15 +141,6 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_dir())
 
 
-def assert_resumes_everywhere(folder: Path, **settings: Any) -> None:
-    whole, logged = saved_runs(folder, **settings)
-    assert len(checkpoints(folder)) == 4 * EPOCHS + 1
-    for path in checkpoints(folder):
-        rest, then = resumed(path, **settings)
-        assert same(rest, whole), path.name
-        assert then.metrics == logged.metrics[len(logged.metrics) - len(then.metrics) :], path.name
-
-
 def test_saving_changes_nothing(tmp_path: Path) -> None:
     made, memory = run()
     with made:
@@ -159,67 +150,46 @@ def test_saving_changes_nothing(tmp_path: Path) -> None:
     assert memory.metrics == logged.metrics
 
 
-@pytest.mark.filterwarnings("ignore:fit.. has nothing to do")  # where it resumes a finished run
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_it_is_the_run_that_was_never_interrupted(optimizer: str, tmp_path: Path) -> None:
-    assert_resumes_everywhere(tmp_path, optimizers=OPTIMIZERS[optimizer])
-
-
-@pytest.mark.filterwarnings("ignore:fit.. has nothing to do")  # where it resumes a finished run
-@pytest.mark.filterwarnings("ignore:.* has (T_max|total_steps)=:engine_core.errors.DurationWarning")
-@pytest.mark.parametrize("interval", ["1ba", "1ep"])
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_schedulers_continue(scheduler: str, interval: str, tmp_path: Path) -> None:
-    assert_resumes_everywhere(tmp_path, schedulers=(SCHEDULERS[scheduler], interval))
-
-
-@pytest.mark.filterwarnings("ignore:fit.. has nothing to do")  # where it resumes a finished run
-@pytest.mark.filterwarnings("ignore:BatchNorm .* each microbatch:UserWarning")
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"microbatch_size": 4},
-        {"precision": "amp_bf16"},
-        {"grad_clip_norm": 0.1},
-        {"eval_interval": "3ba"},
-        {"max_duration": "10ba"},
-        {"max_duration": "8ba", "eval_interval": "1ep"},
-        {"algorithms": ()},
-    ],
-    ids=str,
-)
-def test_whatever_the_settings(settings: Any, tmp_path: Path) -> None:
-    whole, logged = saved_runs(tmp_path, **settings)
-    for path in checkpoints(tmp_path):
+def assert_resumes(folder: Path, places: slice, **settings: Any) -> None:
+    """Compare the whole run with one that is resumed from some of its checkpoints."""
+    whole, logged = saved_runs(folder, **settings)
+    for path in checkpoints(folder)[places]:
         rest, then = resumed(path, **settings)
         assert same(rest, whole), path.name
         assert then.metrics == logged.metrics[len(logged.metrics) - len(then.metrics) :], path.name
 
 
+@pytest.mark.filterwarnings("ignore:fit.. has nothing to do")  # where it resumes a finished run
+def test_it_is_the_run_that_was_never_interrupted(tmp_path: Path) -> None:
+    assert_resumes(tmp_path, slice(None))
+    assert len(checkpoints(tmp_path)) == 4 * EPOCHS + 1
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    **{name: {"optimizers": make} for name, make in OPTIMIZERS.items() if name != "sgd"},
+    **{
+        f"{name}, {interval}": {"schedulers": (make, interval)}
+        for (name, make), interval in zip(SCHEDULERS.items(), ["1ba", "1ep"] * 3, strict=True)
+    },
+    "microbatches": {"microbatch_size": 4},
+    "bfloat16": {"precision": "amp_bf16", "grad_clip_norm": 0.1},
+    "evaluations in an epoch": {"eval_interval": "3ba"},
+    "an end in batches": {"max_duration": "10ba"},
+    "an end with an epoch": {"max_duration": "8ba", "eval_interval": "1ep"},
+    "no algorithm": {"algorithms": ()},
+}
+
+
+@pytest.mark.filterwarnings("ignore:BatchNorm .* each microbatch:UserWarning")
+@pytest.mark.filterwarnings("ignore:.* has (T_max|total_steps)=:engine_core.errors.DurationWarning")
+@pytest.mark.parametrize("settings", OTHERS.values(), ids=OTHERS)
+def test_whatever_the_settings(settings: Any, tmp_path: Path) -> None:
+    assert_resumes(tmp_path, slice(1, 8, 2), **settings)  # in an epoch, after its last batch, and in the next
+
+
 def test_a_resumed_run_can_be_resumed(tmp_path: Path) -> None:
     whole, _ = saved_runs(tmp_path / "first")
-    for path in checkpoints(tmp_path / "first")[1:8:3]:
-        again = tmp_path / f"after {path.name}"
-        resumed(path, [CheckpointSaver(again, "1ba", keep_last=None)])
-        for later in checkpoints(again)[::3]:
-            assert same(resumed(later)[0], whole), (path.name, later.name)
-
-
-def test_a_run_is_resumed_from_the_latest_in_the_folder_of_its_saver(tmp_path: Path) -> None:
-    whole, _ = saved_runs(tmp_path / "whole")
-    made, _ = run([CheckpointSaver(tmp_path / "run", "1ba")], autoresume=True)
-    with made:
-        made.fit("5ba")
-    made, _ = run([CheckpointSaver(tmp_path / "run", "1ba")], autoresume=True)
-    assert made.state.timestamp.batch == 5
-    with made:
-        made.fit()
-    assert same(all_of(made), whole)
-
-
-def test_weights_alone_start_at_the_beginning(tmp_path: Path) -> None:
-    whole, _ = saved_runs(tmp_path, "1ep")
-    made, _ = run(load_path=tmp_path, load_weights_only=True)
-    assert same(dict(made.state.model.state_dict()), whole[0])
-    assert made.state.timestamp.batch == 0
-    made.close()
+    path, again = checkpoints(tmp_path / "first")[4], tmp_path / "again"
+    resumed(path, [CheckpointSaver(again, "1ba", keep_last=None)])
+    for later in checkpoints(again)[::3]:
+        assert same(resumed(later)[0], whole), later.name

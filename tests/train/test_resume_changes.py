@@ -1,30 +1,28 @@
 """What becomes of a resumed run that differs from the saved one: an error, a warning of each difference, or nothing."""
 
-import json
-import math
+import functools
 import shutil
 import sys
 import warnings
-from datetime import date
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from click.testing import CliRunner
+from torch import nn
+from torch.optim import lr_scheduler
 
 from engine_core import AlgorithmMetadata, Batches, Event
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.checkpoint import read_manifest, resolve
-from engine_core.cli import main
-from engine_core.config import load_config
-from engine_core.errors import CheckpointError, CheckpointWarning, ConfigError
+from engine_core.errors import CheckpointError, CheckpointWarning
 from engine_core.trainer.manifest import differences
 
 from .parts import at, net, same, trainer
 from .test_checkpoint_fuzz import sign
-from .test_resume import Noise, all_of, loader, run, saved_runs
+from .test_resume import Noise, loader, run, saved_runs
 
 
 class Other(Noise):
@@ -87,14 +85,6 @@ def test_error_lists_all_that_differs_in_one_message_and_says_how_to_accept_it(s
     )
 
 
-def test_error_names_the_missing_too(saved: Path) -> None:
-    with pytest.raises(
-        CheckpointError,
-        match=r"saved with Noise-2, and .*: add 'noise'[\s\S]*std is 0\.5, was 0\.1",
-    ):
-        run(load_path=saved, load_changed="error", algorithms=[Noise(0.5)], seed=None)
-
-
 def test_error_loads_nothing(saved: Path) -> None:
     model, fresh, heard = net(dropout=0.3), net(dropout=0.3), []
     algorithm = Noise(0.5)
@@ -113,47 +103,8 @@ def test_error_loads_nothing(saved: Path) -> None:
     assert {path: path.read_bytes() for path in saved.iterdir()} == before
 
 
-def test_error_lets_the_same_run_continue(saved: Path, tmp_path: Path) -> None:
-    whole, _ = saved_runs(tmp_path)
-    made, _ = run(load_path=saved, load_changed="error", seed=None)
-    with made:
-        made.fit()
-    assert same(all_of(made), whole)
-
-
-def test_warn_warns_of_each_difference_once(saved: Path) -> None:
+def test_warn_warns_of_each_difference_once_and_adopt_of_the_seed_which_it_does_not_adopt(saved: Path) -> None:
     assert warned(load_path=saved, **DIFFERENT) == TOLD
-
-
-@pytest.mark.filterwarnings("ignore:BatchNorm .* each microbatch:UserWarning")
-def test_adopt_continues_with_what_there_is_and_saves_it(saved: Path, tmp_path: Path) -> None:
-    saver = CheckpointSaver(tmp_path, "1ba")
-    made, _ = run(
-        [saver],
-        load_path=saved,
-        load_changed="adopt",
-        algorithms=[Noise(0.5), Noise(0.2)],
-        microbatch_size=4,
-        seed=None,
-    )
-    with made:
-        made.fit("1ba")
-    manifest = read_manifest(resolve(tmp_path))
-    assert [entry["settings"] for entry in manifest["algorithms"]] == [{"std": 0.5}, {"std": 0.2}]
-    assert manifest["settings"]["microbatch_size"] == 4
-
-
-def test_a_config_with_what_json_has_not_is_saved_as_text(tmp_path: Path) -> None:
-    made, _ = run([CheckpointSaver(tmp_path, "1ba")])
-    made.state.config = {"args": {"most": math.inf, "none": math.nan, "since": date(2026, 1, 1), "sizes": [1, 2.5]}}
-    with made:
-        made.fit("1ba")
-    assert read_manifest(resolve(tmp_path))["config"] == {
-        "args": {"most": "Infinity", "none": "NaN", "since": "2026-01-01", "sizes": [1, 2.5]}
-    }
-
-
-def test_the_seed_is_not_adopted_and_a_warning_says_so(saved: Path) -> None:
     assert warned(load_path=saved, load_changed="adopt", **DIFFERENT) == TOLD[:1]
 
 
@@ -174,39 +125,10 @@ def test_what_the_bits_depend_on_is_compared(section: str, name: str, value: Any
     assert warned(load_path=path) == [f"{name} is {now!r}, was {value!r}"]
 
 
-def test_the_number_of_threads_is_that_of_the_process(saved: Path) -> None:
-    before = torch.get_num_threads()
-    torch.set_num_threads(before + 1)
-    try:
-        assert warned(load_path=saved) == [f"threads is {before + 1}, was {before}"]
-    finally:
-        torch.set_num_threads(before)
-
-
-@pytest.mark.parametrize("python", ["3.8.1", "3.8", "3"])
-def test_another_minor_version_of_python_is_reported(python: str, saved: Path, tmp_path: Path) -> None:
+def test_another_minor_version_of_python_is_reported(saved: Path, tmp_path: Path) -> None:
     now = ".".join(map(str, sys.version_info[:2]))
-    path = changed(saved, tmp_path, "versions", {"python": python})
-    assert warned(load_path=path) == [f"python is '{now}', was {python[:3]!r}"]
-
-
-PATCH = ".".join(map(str, [*sys.version_info[:2], 99]))
-
-
-@pytest.mark.parametrize("versions", [{"python": PATCH}, {"a-callbacks-plugin": "1.0"}], ids=str)
-def test_what_changes_no_bit_is_not_reported(versions: Any, saved: Path, tmp_path: Path) -> None:
-    assert warned(load_path=changed(saved, tmp_path, "versions", versions)) == []
-
-
-def test_the_arguments_of_callbacks_may_change(saved: Path, tmp_path: Path) -> None:
-    made, _ = run([CheckpointSaver(tmp_path, "2ba", keep_last=7)], load_path=saved, load_changed="error", seed=None)
-    made.close()
-
-
-def test_a_checkpoint_that_does_not_describe_its_machine_is_loaded(saved: Path, tmp_path: Path) -> None:
-    path = changed(saved, tmp_path, "machine", None)
-    made, _ = run(load_path=path, load_changed="error", seed=None)
-    made.close()
+    path = changed(saved, tmp_path, "versions", {"python": "3.8.1"})
+    assert warned(load_path=path) == [f"python is '{now}', was '3.8'"]
 
 
 @pytest.mark.parametrize("section", ["machine", "versions", "settings", "training", "order", "algorithms"])
@@ -216,6 +138,160 @@ def test_a_section_of_another_type_is_an_error_of_the_checkpoint(
 ) -> None:
     with pytest.raises(CheckpointError, match="checkpoint"):
         run(load_path=changed(saved, tmp_path, section, value), seed=None)
+
+
+def test_an_algorithm_from_another_distribution_or_from_none_is_reported() -> None:
+    shipped = {"name": "Pad", "distribution": "pad-plugin", "version": "1.0", "settings": {}}
+    own = {**shipped, "distribution": None, "version": None}
+    saved, now = ({"algorithms": [entry]} for entry in (shipped, own))
+    assert list(differences(saved, now)) == ["Pad comes from your own code, came from pad-plugin 1.0"]
+
+
+STEP = (lambda optimizer: lr_scheduler.StepLR(optimizer, 2), "1ba")
+GIVEN: dict[str, Any] = {
+    "optimizers": lambda parameters: torch.optim.AdamW(parameters, lr=0.01),
+    "schedulers": [STEP],
+    "max_duration": "3ep",
+}
+
+
+class AdamW(torch.optim.AdamW):
+    """A custom class with the same name as torch's."""
+
+
+def absolute(outputs: Any, targets: Any) -> Any:
+    return (outputs - nn.functional.one_hot(targets, 3)).abs().mean()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    with trainer(callbacks=[CheckpointSaver(folder, "1ep")], **GIVEN) as made:
+        made.fit("1ep")
+    return resolve(folder)
+
+
+def told(path: Path, **settings: Any) -> list[str]:
+    """Return the lines in which load_changed='error' lists what differs."""
+    try:
+        trainer(load_path=path, load_changed="error", **{**GIVEN, **settings}).close()
+    except CheckpointError as error:
+        return [line.strip() for line in str(error).splitlines() if line.startswith("  ")]
+    return []
+
+
+def test_the_manifest_names_what_trains(trained: Path) -> None:
+    training = read_manifest(trained)["training"]
+    (given,) = training.pop("hyperparameters")
+    assert (given["lr"], given["betas"]) == (0.01, [0.9, 0.999])
+    assert training == {
+        "optimizers": ["AdamW"],
+        "schedulers": ["StepLR every 1ba"],
+        "loss_fn": "CrossEntropyLoss",
+        "objective": "Objective()",
+        "max_duration": "3ep",
+    }
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"schedulers": [(lambda o: lr_scheduler.CosineAnnealingLR(o, 2), "1ba")]},
+            "schedulers is ['CosineAnnealingLR every 1ba'], was ['StepLR every 1ba']",
+        ),
+        ({"schedulers": [STEP[0]]}, "schedulers is ['StepLR every 1ep'], was ['StepLR every 1ba']"),
+        ({"loss_fn": nn.NLLLoss()}, "loss_fn is 'NLLLoss', was 'CrossEntropyLoss'"),
+        ({"loss_fn": nn.functional.cross_entropy}, "loss_fn is 'cross_entropy', was 'CrossEntropyLoss'"),
+        ({"loss_fn": functools.partial(absolute)}, f"loss_fn is '{__name__}.absolute', was 'CrossEntropyLoss'"),
+        ({"max_duration": "9ep"}, "max_duration is '9ep', was '3ep': schedules that depend on it will differ"),
+        (
+            {"optimizers": lambda p: torch.optim.AdamW(p, lr=0.5)},
+            "optimizers[0] was given lr=0.5 but resumes as saved: it was given lr=0.01",
+        ),
+        ({"optimizers": lambda p: AdamW(p, lr=0.01)}, f"optimizers is ['{__name__}.AdamW'], was ['AdamW']"),
+    ],
+)
+def test_another_one_is_reported(settings: Any, message: str, trained: Path) -> None:
+    assert told(trained, **settings) == [message]
+
+
+@pytest.mark.parametrize(
+    ("other", "strict", "policy"), [(torch.optim.SGD, True, "warn"), (torch.optim.Adam, False, "adopt")]
+)
+def test_an_optimizer_of_another_class_is_refused_with_what_to_do(
+    other: Any, strict: bool, policy: Any, trained: Path
+) -> None:
+    changes = {**GIVEN, "optimizers": lambda p: other(p, lr=0.01)}
+    with pytest.raises(CheckpointError) as refused:
+        trainer(load_path=trained, load_changed=policy, load_strict=strict, **changes)
+    assert str(refused.value) == (
+        f"optimizers[0] is {other.__name__} and can't load the saved state of AdamW: change it back, or start a new "
+        "run from the saved weights (load_path with load_weights_only=True)"
+    )
+
+
+def test_an_optimizer_continues_with_the_saved_hyperparameters(trained: Path) -> None:
+    other = {**GIVEN, "optimizers": lambda p: torch.optim.AdamW(p, lr=0.5), "load_changed": "adopt"}
+    with trainer(load_path=trained, **other) as made:
+        (group,) = made.state.optimizers[0].param_groups
+    assert (group["initial_lr"], group["lr"]) == (0.01, 0.001)
+
+
+@pytest.mark.parametrize("section", ["machine", "training"])
+def test_a_checkpoint_without_such_a_section_is_loaded(section: str, trained: Path, tmp_path: Path) -> None:
+    path = changed(trained, tmp_path, section, None)
+    assert told(path, **({"loss_fn": nn.NLLLoss()} if section == "training" else {})) == []
+
+
+class Private(Noise):
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self._scale = scale
+
+
+@dataclass(frozen=True)
+class Arguments:
+    scale: float
+    unit: str = "sample"
+
+
+@dataclass
+class Progress:
+    scale: float
+
+
+class Together(Noise):
+    kind: Any = Arguments
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.settings = self.kind(scale)
+
+
+class Moving(Together):
+    kind = Progress  # which may change in the run, and so is not an argument
+
+
+def described(folder: Path, algorithm: Any) -> Any:
+    with trainer(algorithms=[algorithm], callbacks=[CheckpointSaver(folder)]) as made:
+        made.fit()
+    (entry,) = read_manifest(resolve(folder))["algorithms"]
+    return entry["settings"]
+
+
+@pytest.mark.parametrize("cls", [Private, Together])
+def test_another_argument_is_found_where_it_is_kept(cls: Any, tmp_path: Path) -> None:
+    assert described(tmp_path, cls(0.1)) == {"scale": 0.1}
+    assert described(tmp_path / "moving", Moving(0.1)) == {}
+    with pytest.raises(CheckpointError, match=rf"{cls.__name__}: scale is 9\.0, was 0\.1"):
+        trainer(algorithms=[cls(9.0)], load_path=tmp_path, load_changed="error")
+
+
+def test_repr_shows_the_same_arguments_and_tensors_and_modules_by_their_class() -> None:
+    assert repr(Together(9.0)) == "Together(scale=9.0)"
+    assert repr(Private(torch.zeros(1))) == "Private(scale=<Tensor>)"  # type: ignore[arg-type]
+    assert repr(Moving(torch.nn.Linear(1, 1))) == "Moving(scale=<Linear>)"  # type: ignore[arg-type]
 
 
 def backwards(algorithms: list[Any], event: Event) -> list[Any]:
@@ -233,41 +309,11 @@ def test_another_policy_is_refused_before_anything_begins() -> None:
         run(load_changed="adapt")
 
 
-def test_a_config_says_it_too(tmp_path: Path) -> None:
-    text = "model: {target: 'a:b'}\ndata: {target: 'a:b'}\noptimizer: {target: 'a:b'}\ntrainer: {load_changed: WORD}"
-    (tmp_path / "run.yaml").write_text(text.replace("WORD", "error"))
-    assert load_config(tmp_path / "run.yaml").trainer.load_changed == "error"
-    (tmp_path / "run.yaml").write_text(text.replace("WORD", "ignore"))
-    with pytest.raises(ConfigError, match=r"trainer\.load_changed: has to be 'error', 'warn' or 'adopt', not 'ignore'"):
-        load_config(tmp_path / "run.yaml")
-
-
-def test_checkpoint_show_describes_the_machine(saved: Path) -> None:
-    shown = CliRunner().invoke(main, ["checkpoint", "show", str(saved)]).output.splitlines()
-    rows = dict(line.split(maxsplit=1) for line in shown)
-    assert (rows["device"], rows["threads"]) == ("cpu", str(torch.get_num_threads()))
-    manifest = json.loads((saved / "manifest.json").read_text())
-    assert rows["instructions"] == manifest["machine"]["instructions"]
-
-
 def test_an_algorithm_from_another_distribution_or_from_none_is_reported() -> None:
     shipped = {"name": "Pad", "distribution": "pad-plugin", "version": "1.0", "settings": {}}
     own = {**shipped, "distribution": None, "version": None}
     saved, now = ({"algorithms": [entry]} for entry in (shipped, own))
     assert list(differences(saved, now)) == ["the distribution of Pad is None, was 'pad-plugin'"]
-
-
-def test_only_what_a_constructor_was_given_can_differ(saved: Path, tmp_path: Path) -> None:
-    class Deeper(Noise):
-        depth = 0
-
-        def apply(self, event: Any, state: Any, logger: Any) -> None:
-            super().apply(event, state, logger)
-            self.depth += 1
-
-    saved_runs(tmp_path, algorithms=[Deeper()])
-    assert read_manifest(tmp_path / "ep1-ba5")["algorithms"][0]["settings"] == {"std": 0.1}
-    assert warned(algorithms=[Deeper()], load_path=tmp_path / "ep1-ba5") == []
 
 
 def test_an_algorithm_without_its_own_class_has_no_settings(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
-"""What a checkpoint is not loaded into, and which changes since it was saved are reported."""
+"""What a checkpoint is not loaded into, what of it is loaded leniently or alone, and models that load themselves."""
 
+from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from engine_core.errors import CheckpointError, CheckpointWarning
+from engine_core import AlgorithmMetadata, Event, load_model
+from engine_core.callbacks.checkpoint_saver import CheckpointSaver
+from engine_core.errors import ArgumentError, CheckpointError, CheckpointWarning
 
-from .parts import same, trainer
+from .parts import batches, linear, same, trainer
 from .test_resume import OPTIMIZERS, SCHEDULERS, Noise, loader, run, saved_runs
 
 
@@ -18,43 +22,26 @@ def wider() -> Any:
 
 
 def renamed() -> Any:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body, self.head = nn.Linear(4, 6), nn.Linear(6, 3)
+    return nn.Sequential(OrderedDict(body=nn.Linear(4, 6), head=nn.Linear(6, 3)))
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.head(self.body(x))
 
-    return Net()
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("saved")
+    saved_runs(path, "1ep")
+    return path
 
 
 @pytest.mark.parametrize(
     ("model", "message"),
     [
         (wider, r"'0.weight' is \(6, 4\) in the checkpoint and \(8, 4\) in the model"),
-        (
-            renamed,
-            r"'body.weight' is missing .* mean '4.weight'\?\n[\s\S]*'0.weight' .* mean 'head.weight'\?\n",
-        ),
+        (renamed, r"'body.weight' is missing .* mean '4.weight'\?\n[\s\S]*'0.weight' .* mean 'head.weight'\?\n"),
     ],
 )
-def test_weights_of_another_model_are_refused_by_name_and_shape(model: Any, message: str, tmp_path: Path) -> None:
-    saved_runs(tmp_path, "1ep")
+def test_weights_of_another_model_are_refused_by_name_and_shape(model: Any, message: str, folder: Path) -> None:
     with pytest.raises(CheckpointError, match=message):
-        trainer(loader(), model(), load_path=tmp_path, load_weights_only=True)
-
-
-def test_leniently_what_fits_is_loaded_and_the_rest_is_named(tmp_path: Path) -> None:
-    whole, _ = saved_runs(tmp_path, "1ep")
-    model = wider()
-    model[4] = nn.Linear(8, 3)
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    with pytest.warns(CheckpointWarning, match=r"not all weights were loaded:[\s\S]*'0.weight' is \(6, 4\)"):
-        made = trainer(loader(), model, load_path=tmp_path, load_weights_only=True, load_strict=False)
-    after = made.state.model.state_dict()
-    assert same(after["4.bias"], whole[0]["4.bias"])
-    assert same(after["0.weight"], before["0.weight"])
+        trainer(loader(), model(), load_path=folder, load_weights_only=True)
 
 
 class Needed(Noise):
@@ -70,19 +57,6 @@ def test_an_algorithm_that_has_to_be_there_is_named_if_it_is_missing(strict: boo
         run(algorithms=(), load_path=tmp_path, seed=None, load_strict=strict)
 
 
-def test_an_algorithm_that_has_changed_is_reported(tmp_path: Path) -> None:
-    saved_runs(tmp_path, "1ep", algorithms=[Noise(0.1)])
-    with pytest.warns(CheckpointWarning, match=r"Noise: std is 0\.5, was 0\.1"):
-        run(algorithms=[Noise(0.5)], load_path=tmp_path, seed=None)
-
-
-def test_another_seed_than_the_saved_one_is_not_taken(tmp_path: Path) -> None:
-    saved_runs(tmp_path, "1ep")
-    with pytest.warns(CheckpointWarning, match="keeps the seed 4 of the saved run; seed=9 is ignored"):
-        made, _ = run(load_path=tmp_path, seed=9)
-    assert made.state.seed == 4
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -91,15 +65,244 @@ def test_another_seed_than_the_saved_one_is_not_taken(tmp_path: Path) -> None:
             {"optimizers": lambda p: torch.optim.SGD(list(p)[:2], lr=0.1)},
             r"optimizers\[0\] \(SGD\) differs from the saved one in its parameters",
         ),
+        (
+            {"optimizers": lambda p: torch.optim.SGD(list(p)[::-1], lr=0.1)},
+            r"differs from the saved one in its parameters or their order: '4\.bias' where it had '0\.weight'",
+        ),
         ({"schedulers": SCHEDULERS["cosine"]}, "the checkpoint has 0 schedulers, and this run has 1"),
     ],
 )
-def test_parts_of_another_run_are_refused_by_name(settings: Any, message: str, tmp_path: Path) -> None:
-    saved_runs(tmp_path, "1ep")
+def test_parts_of_another_run_are_refused_by_name(settings: Any, message: str, folder: Path) -> None:
     with pytest.raises(CheckpointError, match=message):
-        run(load_path=tmp_path, seed=None, **settings)
+        run(load_path=folder, seed=None, **settings)
 
 
 def test_autoresume_needs_a_saver() -> None:
     with pytest.raises(ValueError, match="needs a CheckpointSaver among the callbacks, to resume from its folder: add"):
         run(autoresume=True)
+
+
+class Average(Noise):
+    """Keeps tensors by the names of the weights, and uses them when it next runs."""
+
+    metadata = AlgorithmMetadata(events=(Event.AFTER_DATALOADER,))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"average": {"weight": torch.ones(3, 4), "bias": torch.ones(3)}}
+
+    def load_state_dict(self, state: Any) -> None:
+        self._count = 99
+
+
+class Two(nn.Module):
+    """A net with a number of each kind beside its weights."""
+
+    def __init__(self, dtype: torch.dtype, third: torch.dtype = torch.float64) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3).to(dtype)
+        self.register_buffer("third", torch.full((1,), 1 / 3, dtype=torch.float64).to(third))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x.to(self.layer.weight.dtype)).float()
+
+
+ADAMW = {"optimizers": lambda p: torch.optim.AdamW(p, lr=0.01)}
+
+
+def saved(folder: Path, model: Any, **settings: Any) -> Path:
+    with trainer(loader(), model, callbacks=[CheckpointSaver(folder)], **{**ADAMW, **settings}) as made:
+        made.fit()
+    return folder
+
+
+def test_where_a_weight_is_left_out_the_warning_says_that_states_are_too(tmp_path: Path) -> None:
+    path = saved(tmp_path, linear(), algorithms=[Average(), Noise()])
+    algorithms = [Average(), Noise()]
+    with pytest.warns(CheckpointWarning) as told:
+        made = trainer(loader(), nn.Linear(4, 2), load_path=path, load_strict=False, algorithms=algorithms, **ADAMW)
+    made.close()
+    (warning,) = told
+    assert str(warning.message) == (
+        "not all weights were loaded:\n"
+        "  'weight' is (3, 4) in the checkpoint and (2, 4) in the model\n"
+        "  'bias' is (3,) in the checkpoint and (2,) in the model\n"
+        "  the states of optimizers, schedulers, Average were not loaded either and start fresh"
+    )
+    assert made.state.optimizers[0].state_dict()["state"] == {}
+    assert [algorithm._count for algorithm in algorithms] == [0, 4]
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (Two(torch.bfloat16), "'layer.weight' is torch.float32 in the checkpoint and torch.bfloat16 in the model"),
+        (Two(torch.float32, torch.int32), "'third' is torch.float64 in the checkpoint and torch.int32 in the model"),
+    ],
+)
+def test_a_run_is_resumed_only_with_weights_of_the_same_types(model: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        trainer(loader(), model, load_path=saved(tmp_path, Two(torch.float32)), **ADAMW)
+
+
+def test_weights_alone_are_cast_to_another_floating_type_and_not_truncated_to_whole_numbers(tmp_path: Path) -> None:
+    source, model = Two(torch.float32), Two(torch.bfloat16)
+    path = saved(tmp_path, source)
+    trainer(loader(), model, load_path=path, load_weights_only=True).close()
+    assert same(model.layer.bias, source.layer.bias.bfloat16())
+    with pytest.raises(CheckpointError, match=r"'third' is torch\.float64 .* torch\.int32 in the model"):
+        trainer(loader(), Two(torch.float32, torch.int32), load_path=path, load_weights_only=True)
+
+
+def test_weights_alone_from_nowhere_are_refused(tmp_path: Path) -> None:
+    message = "load_weights_only=True needs load_path, the checkpoint with the weights"
+    with pytest.raises(ArgumentError, match=message):
+        trainer(load_weights_only=True)
+    with pytest.raises(ArgumentError, match=message):
+        trainer(load_weights_only=True, autoresume=True, callbacks=[CheckpointSaver(tmp_path)])
+
+
+def test_a_run_that_begins_with_weights_is_resumed_as_a_whole(tmp_path: Path) -> None:
+    path = saved(tmp_path / "pretrained", linear())
+    given = {"load_path": path, "load_weights_only": True, "autoresume": True, **ADAMW}
+    for done in (0, 4):
+        with trainer(loader(), linear(), callbacks=[CheckpointSaver(tmp_path / "run")], **given) as made:
+            assert made.state.timestamp.batch == done
+            if done == 0:
+                made.fit("4ba")
+
+
+class Late(nn.Module):
+    """A buffer that the first batch sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.register_buffer("seen", torch.zeros(0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not len(self.seen):
+            self.seen = torch.zeros(x.shape[1])
+        self.seen += x.detach().mean(0)
+        return self.layer(x - 0.01 * self.seen)
+
+
+class Sized(Late):
+    """The buffer loads in the size that was saved."""
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *others: Any) -> None:
+        if f"{prefix}seen" in state_dict:
+            self.seen = torch.zeros_like(state_dict[f"{prefix}seen"])
+        super()._load_from_state_dict(state_dict, prefix, *others)
+
+
+class Named(nn.Module):
+    """A layer, saved under a name that it had before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+        self.register_load_state_dict_pre_hook(self._rename)
+
+    @staticmethod
+    def _rename(module: nn.Module, state_dict: Any, prefix: str, *others: Any) -> None:
+        for name in ("weight", "bias"):
+            if f"{prefix}layer.{name}" in state_dict:
+                state_dict[f"{prefix}head.{name}"] = state_dict.pop(f"{prefix}layer.{name}")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(x)  # type: ignore[no-any-return]
+
+
+class Before(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)  # type: ignore[no-any-return]
+
+
+def training(model: Callable[[], Any], folder: Path, **settings: Any) -> Any:
+    torch.manual_seed(2)
+    given = {"optimizers": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), "max_duration": "2ep", **settings}
+    return trainer(batches(6, 6), model(), seed=1, callbacks=CheckpointSaver(folder, "1ba"), **given)
+
+
+KINDS = {"sized": (Sized, Sized), "renamed": (Before, Named)}
+
+
+@pytest.mark.parametrize(("old", "new"), KINDS.values(), ids=KINDS)
+def test_it_is_resumed_and_a_model_or_another_run_gets_its_weights(old: Any, new: Any, tmp_path: Path) -> None:
+    with training(old, tmp_path / "whole") as whole:
+        whole.fit()
+    with training(old, tmp_path / "first") as first:
+        first.fit("1ba")
+    with training(new, tmp_path / "second", load_path=tmp_path / "first") as second:
+        second.fit()
+    assert same(list(second.state.model.state_dict().values()), list(whole.state.model.state_dict().values()))
+    expected = list(first.state.model.state_dict().values())
+    assert same(list(load_model(tmp_path / "first", new).state_dict().values()), expected)
+    model = new()
+    training(lambda: model, tmp_path / "other", load_path=tmp_path / "first", load_weights_only=True).close()
+    assert same(list(model.state_dict().values()), expected)
+
+
+class Later(Late):
+    """Another one is made then, one is not saved, and a layer is lazy, which torch loads without a shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("least", None)
+        self.register_buffer("now", torch.zeros(0), persistent=False)
+        self.layer = nn.LazyLinear(3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.now, self.least = x.detach(), x.detach().amin()
+        return super().forward(x)
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
+def test_what_training_sized_is_named_once_when_no_new_model_can_load_a_checkpoint(tmp_path: Path) -> None:
+    def batched() -> Any:
+        model = Later()
+        model(batches(6)[0][0])
+        return model
+
+    with pytest.warns(CheckpointWarning) as told, training(Later, tmp_path) as one:
+        one.fit("3ba")
+    (named,) = [str(warning.message) for warning in told]
+    assert named == (
+        "training gave 'seen' and 'least' of the model other shapes than they came with, so no checkpoint of this run "
+        "loads into a new model: create them in their final shapes, run one batch before you give the model to the "
+        "Trainer, or define _load_from_state_dict"
+    )
+    with pytest.raises(CheckpointError, match=r"'seen' is \(4,\) in the checkpoint and \(0,\) in the model"):
+        training(Later, tmp_path / "other", load_path=tmp_path)
+    with training(batched, tmp_path / "another", load_path=tmp_path) as other:
+        other.fit()
+    assert other.state.timestamp.batch == 4
+
+
+class Choosy(Before):
+    def load_state_dict(self, state_dict: Any, *others: Any, **more: Any) -> Any:
+        raise LookupError("not today")
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_model_that_refuses_for_a_reason_of_its_own_is_quoted(strict: bool, tmp_path: Path) -> None:
+    with training(Before, tmp_path) as one:
+        one.fit("1ba")
+    with pytest.raises(CheckpointError, match=r"the weights are another model's:\n  LookupError: not today"):
+        training(Choosy, tmp_path / "other", load_path=tmp_path, load_strict=strict)
+
+
+class Lenient(nn.Sequential):
+    def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
+        return super().load_state_dict(state_dict, strict=False)
+
+
+def test_what_a_lenient_model_leaves_out_is_named(tmp_path: Path) -> None:
+    with trainer(batches(6), nn.Linear(4, 3), callbacks=CheckpointSaver(tmp_path, "1ep")) as made:
+        made.fit()
+    with pytest.raises(CheckpointError, match=r"'0.weight' is missing from the checkpoint"):
+        trainer(batches(6), Lenient(nn.Linear(4, 3)), load_path=tmp_path, load_weights_only=True)

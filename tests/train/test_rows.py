@@ -55,59 +55,13 @@ def test_the_time_left_of_a_resumed_run_is_judged_by_this_attempt(
     assert capsys.readouterr().err.splitlines()[-1].endswith("  0:40 left")
 
 
-class Half:
-    """A metric that is always 0.5."""
-
-    def reset(self) -> None: ...
-
-    def update(self, outputs: Any, targets: Any) -> None: ...
-
-    def compute(self) -> float:
-        return 0.5
-
-
-def test_a_second_evaluation_at_the_same_step_is_no_better_than_the_first(capsys: pytest.CaptureFixture[str]) -> None:
-    lines: list[str] = []
-    settings = {"eval_dataloader": batches(3), "metrics": {"accuracy": Half()}, "callbacks": RunReporter(lines.append)}
-    with trainer(progress_bar="lines", **settings) as made:
-        made.eval()
-        made.eval()
-        made.eval({"eval": batches(3)})
-        made.fit()
-    starred = [[word for word in line.split() if "*" in word] for line in capsys.readouterr().err.splitlines()]
-    loss = made.results["eval/loss"]["last"]
-    assert [found for found in starred if found] == [["1.617*", "0.5*"], [f"{loss:.4g}*"]]
-    told = [fact["improved"] for fact in map(json.loads, lines) if fact["kind"] == "evaluation"]
-    assert told == [["eval/loss", "eval/accuracy"], [], [], ["eval/loss"]]
-
-
-def test_an_evaluation_with_the_last_batch_of_an_epoch_is_one_after_that_epoch(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    lines: list[str] = []
-    settings = {"eval_dataloader": batches(3, 3, 3), "eval_interval": "2ba", "callbacks": RunReporter(lines.append)}
-    made = trainer(batches(4, 4), max_duration="3ep", progress_bar="lines", **settings)
-    assert [row.partition("  ")[0] for row in rows_of(made, capsys)] == ["epoch 1/3", "epoch 2/3", "epoch 3/3"]
-    told = [fact for fact in map(json.loads, lines) if fact["kind"] == "evaluation"]
-    assert [fact["epoch"] for fact in told] == [1, 2, 3]
-    assert told[0]["best"]["eval/loss"]["epoch"] == 1
-
-
-class Kept(RunReporter):
-    def __init__(self) -> None:
-        super().__init__()
-        self.told: list[dict[str, Any]] = []
-
-    def emit(self, event: dict[str, Any]) -> None:
-        self.told.append(event)
-
-
 def test_the_time_runs_from_the_first_fit_and_over_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     now = SimpleNamespace(s=100.0)
     monkeypatch.setattr(reporter, "time", SimpleNamespace(perf_counter=lambda: now.s))
     saved: dict[str, Any] = {}
     for seconds in ([0, 0, 2, 3], [3, 3, 5, 6]):
-        kept = Kept()
+        lines: list[str] = []
+        kept = RunReporter(lines.append)
         with trainer(callbacks=kept, max_duration="2ep", eval_dataloader=batches(3)) as made:
             if saved:
                 kept.load_state_dict(saved)
@@ -119,4 +73,4 @@ def test_the_time_runs_from_the_first_fit_and_over_attempts(monkeypatch: pytest.
             now.s += 1
             made.eval()
             saved = kept.state_dict()
-        assert [fact["seconds"] for fact in kept.told] == seconds
+        assert [json.loads(line)["seconds"] for line in lines] == seconds

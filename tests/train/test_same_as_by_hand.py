@@ -45,52 +45,32 @@ def by_hand(
                 scheduler.step()
 
 
-def assert_equal_to_by_hand(
-    make_optimizer: Callable[[Any], torch.optim.Optimizer], hand: dict[str, Any], **settings: Any
-) -> None:
+def cosine(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+    return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=9)
+
+
+@pytest.mark.parametrize(
+    ("make_optimizer", "hand", "settings"),
+    [
+        (sgd, {}, {}),
+        (adamw, {}, {}),
+        (sgd, {"clip": 0.05}, {"grad_clip_norm": 0.05}),
+        (sgd, {"scheduler": cosine}, {"schedulers": (cosine, "1ba")}),
+        (adamw, {"bf16": True}, {"precision": "amp_bf16"}),
+        (sgd, {}, {"microbatch_size": 8}),  # of the whole batch
+    ],
+)
+def test_it_is_the_loop_by_hand(make_optimizer: Any, hand: dict[str, Any], settings: dict[str, Any]) -> None:
     ours, theirs = net(dropout=0.3), net(dropout=0.3)
     optimizer = make_optimizer(theirs.parameters())
-    if "scheduler" in hand:
-        hand["scheduler"] = hand["scheduler"](optimizer)
-    by_hand(theirs, optimizer, **hand)
-    with trainer(
-        shuffled(), ours, max_duration=f"{EPOCHS}ep", seed=SEED, optimizers=make_optimizer, **settings
-    ) as made:
+    scheduler = hand["scheduler"](optimizer) if "scheduler" in hand else None
+    by_hand(theirs, optimizer, **{**hand, "scheduler": scheduler})
+    given = {"max_duration": f"{EPOCHS}ep", "seed": SEED, "optimizers": make_optimizer, **settings}
+    with trainer(shuffled(), ours, **given) as made:
         made.fit()
     assert same(ours.state_dict(), theirs.state_dict())
     assert same(made.state.optimizers[0].state_dict(), optimizer.state_dict())
     assert not same(ours.state_dict(), net().state_dict())
-
-
-@pytest.mark.parametrize("make_optimizer", [sgd, adamw], ids=["sgd", "adamw"])
-def test_plain(make_optimizer: Callable[[Any], torch.optim.Optimizer]) -> None:
-    assert_equal_to_by_hand(make_optimizer, {})
-
-
-def test_with_clipped_gradients() -> None:
-    assert_equal_to_by_hand(sgd, {"clip": 0.05}, grad_clip_norm=0.05)
-
-
-def test_with_a_scheduler_of_each_batch() -> None:
-    def cosine(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
-        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=9)
-
-    assert_equal_to_by_hand(sgd, {"scheduler": cosine}, schedulers=(cosine, "1ba"))
-
-
-def test_with_bfloat16() -> None:
-    assert_equal_to_by_hand(adamw, {"bf16": True}, precision="amp_bf16")
-
-
-def test_with_a_microbatch_of_the_whole_batch() -> None:
-    assert_equal_to_by_hand(sgd, {}, microbatch_size=8)
-
-
-def test_with_an_optimizer_made_before_the_trainer() -> None:
-    ours, theirs = net(), net()
-    by_hand(theirs, sgd(theirs.parameters()))
-    trainer(shuffled(), ours, max_duration="3ep", seed=SEED, optimizers=sgd(ours.parameters())).fit()
-    assert same(ours.state_dict(), theirs.state_dict())
 
 
 def test_a_model_with_its_own_loss_trains_as_one_with_a_loss_function() -> None:

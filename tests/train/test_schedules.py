@@ -65,13 +65,11 @@ TORCHS = "torch.optim.lr_scheduler:"
 CURVES: dict[str, tuple[str, dict[str, Any], Any]] = {
     "cosine": (f"{TORCHS}CosineAnnealingLR", {"T_max": "1dur"}, CosineAnnealingLR),
     "one cycle": (f"{TORCHS}OneCycleLR", {"max_lr": 1, "total_steps": "1dur"}, lambda o, n: OneCycleLR(o, 1, n)),
-    "step": (f"{TORCHS}StepLR", {"step_size": "0.25dur", "gamma": 0.5}, lambda o, n: StepLR(o, n // 4, 0.5)),
     "milestones": (
         f"{TORCHS}MultiStepLR",
         {"milestones": ["0.5dur", "0.75dur"]},
         lambda o, n: MultiStepLR(o, [n // 2, n // 4 * 3]),
     ),
-    "linear": (f"{TORCHS}LinearLR", {"total_iters": "0.5dur"}, lambda o, n: LinearLR(o, total_iters=n // 2)),
     "in sequence": (f"{HERE}:warmed_up", {"warmup": "0.25dur"}, lambda o, n: warmed_up(o, n, n // 4)),
 }
 
@@ -91,23 +89,15 @@ def test_a_shorter_run_has_the_whole_curve(name: str) -> None:
     ("interval", "duration", "length", "steps"),
     [
         ("1ba", "3ep", "1dur", 12),
-        ("1ep", "3ep", "1dur", 3),
         ("1ep", "3ep", "0.5dur", 1),
-        ("2ep", "5ep", "1dur", 2),
         ("1ep", "11ba", "1dur", 2),
         ("1ba", "100ba", "0.29dur", 29),
-        ("3ba", "11ba", "1dur", 3),
         ("0.1dur", "10ep", "1dur", 10),
-        ("0.25dur", "2ep", "1dur", 4),
         ("1ep", "2ep", "0.1dur", 1),
-        ("1ep", "2ep", "0ba", 1),
-        ("2ep", "4ep", "1ep", 1),
-        ("1ba", "2ep", "7ba", 7),
         ("1ba", "2ep", "1ep", 4),
         ("1ep", "10ep", "9ba", 2),
         ("8sp", "2ep", "32sp", 4),
         ("10sec", "2ep", "1m", 6),
-        ("0.1sec", "2ep", "0.3sec", 3),
         ("1ba", "2ep", "2dur", 16),
     ],
 )
@@ -115,15 +105,14 @@ def test_a_length_becomes_steps_at_the_interval_rounded_down(
     interval: str, duration: str, length: str, steps: int
 ) -> None:
     halve = functools.partial(StepLR, step_size=length)
-    made = trainer(four_batches(), max_duration=duration, schedulers=(halve, interval))
-    assert made.state.schedulers[0].step_size == steps
     by_place = functools.partial(lambda size, optimizer: StepLR(optimizer, size), Time(length))
-    made = trainer(four_batches(), max_duration=duration, schedulers=(by_place, interval))
-    assert made.state.schedulers[0].step_size == steps
+    for schedule in (halve, by_place):
+        made = trainer(four_batches(), max_duration=duration, schedulers=(schedule, interval))
+        assert made.state.schedulers[0].step_size == steps
 
 
 @pytest.mark.parametrize(
-    ("interval", "duration", "seen"), [("1ep", "3ep", 3), ("1ep", "11ba", 2), ("3ba", "11ba", 3), ("0.3dur", "3ep", 4)]
+    ("interval", "duration", "seen"), [("1ep", "11ba", 2), ("3ba", "11ba", 3), ("0.3dur", "3ep", 4)]
 )
 def test_steps_is_how_often_the_scheduler_steps(interval: str, duration: str, seen: int) -> None:
     given: list[int] = []
@@ -138,21 +127,7 @@ def test_steps_is_how_often_the_scheduler_steps(interval: str, duration: str, se
     assert given == [made.state.schedulers[0].last_epoch] == [seen]
 
 
-def test_other_text_stays_and_a_given_number_of_steps_too() -> None:
-    seen: list[Any] = []
-
-    def note(optimizer: torch.optim.Optimizer, steps: int, policy: Any, **more: Any) -> LRScheduler:
-        seen.append((steps, policy, more))
-        return StepLR(optimizer, steps)
-
-    more = {"mode": "cos", "sizes": ("1ep", [2, "1ba"], {"deep": "1ep"})}
-    trainer(four_batches(), schedulers=(functools.partial(note, steps="3ba", policy="1cycle", **more), "1ba"))
-    assert seen == [(3, "1cycle", {"mode": "cos", "sizes": (4, [2, 1], {"deep": "1ep"})})]
-
-
-@pytest.mark.parametrize(
-    ("slip", "problem"), [("1durr", "is not a length"), ("100b", "is not a length"), ("10", "has no unit")]
-)
+@pytest.mark.parametrize(("slip", "problem"), [("1durr", "is not a length"), ("10", "has no unit")])
 def test_a_slip_in_a_config_names_file_and_argument(slip: str, problem: str) -> None:
     config = described(f"{TORCHS}CosineAnnealingLR", {"T_max": slip})
     with pytest.raises(ConfigError, match=f"schedulers: CosineAnnealingLR: T_max='{slip}': '{slip}' {problem}"):
@@ -172,10 +147,8 @@ def misfit(scheduler: str, name: str, own: int, steps: str) -> str:
         (lambda o: CosineAnnealingLR(o, 9), "1ep", misfit("CosineAnnealingLR", "T_max", 9, "2 times, every 1ep")),
         (lambda o: OneCycleLR(o, 1, 9), "1ba", misfit("OneCycleLR", "total_steps", 9, "8 times, every 1ba")),
         (lambda o: CosineAnnealingLR(o, 2), "1ep", None),
-        (lambda o: LinearLR(o, total_iters=1), "1ba", None),
         (functools.partial(CosineAnnealingLR, T_max="0.5dur"), "1ba", None),
         (lambda o: CosineAnnealingLR(o, 9), "8sp", None),
-        (functools.partial(warmed_up, warmup=3), "1ba", None),
     ],
 )
 def test_a_scheduler_whose_length_is_not_the_run_s_is_told_once_at_fit_start(
@@ -194,21 +167,14 @@ def test_a_scheduler_whose_length_is_not_the_run_s_is_told_once_at_fit_start(
     assert told_by[:2] == [0, len(caught)]
 
 
-def test_a_fit_without_a_whole_length_tells_nothing() -> None:
-    with trainer(four_batches(), max_duration=None, schedulers=lambda o: CosineAnnealingLR(o, 9)) as made:
-        made.fit("1ep")
-        made.fit("1ep")
-
-
-@pytest.mark.parametrize(("length", "own"), [("1dur", 8), ("0.5dur", 4), ("8ba", 8)])
-def test_a_fit_past_max_duration_says_which_length_stays(length: str, own: int) -> None:
-    schedule = functools.partial(CosineAnnealingLR, T_max=length)
+def test_a_fit_past_max_duration_says_which_length_stays() -> None:
+    schedule = functools.partial(CosineAnnealingLR, T_max="0.5dur")
     made = trainer(four_batches(), max_duration="2ep", schedulers=(schedule, "1ba"))
     with made, pytest.warns(DurationWarning) as caught:
         made.fit("3ep")
     past, kept = (str(each.message) for each in caught)
     assert "max_duration of 2ep" in past and "ends at 3ep" in past and "keep their length of 2ep" in past
-    assert f"T_max={own}" in kept and "12 times, every 1ba" in kept and "made with" in kept
+    assert "T_max=4" in kept and "12 times, every 1ba" in kept and "made with" in kept
 
 
 def test_a_resumed_scheduler_keeps_its_saved_length_and_says_so(tmp_path: Path) -> None:
@@ -220,3 +186,9 @@ def test_a_resumed_scheduler_keeps_its_saved_length_and_says_so(tmp_path: Path) 
     told = "T_max=8, but the whole training steps it 12 times, every 1ba: it was resumed, and keeps the length that was"
     with longer, pytest.warns(DurationWarning, match=told):
         longer.fit()
+
+
+def test_a_fit_without_a_whole_length_tells_nothing() -> None:
+    with trainer(four_batches(), max_duration=None, schedulers=lambda o: CosineAnnealingLR(o, 9)) as made:
+        made.fit("1ep")
+        made.fit("1ep")

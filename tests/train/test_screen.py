@@ -9,7 +9,6 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from engine_core import Engine, Logger, State
-from engine_core.callback import is_used_on
 from engine_core.callbacks import progress, reporter
 from engine_core.callbacks.progress import ProgressBar
 from engine_core.callbacks.reporter import header_lines, header_of
@@ -147,19 +146,6 @@ def test_each_evaluation_of_a_fit_has_one_row_with_a_star_at_what_is_best_so_far
     ]
 
 
-def test_outside_of_a_fit_the_loaders_share_a_row_and_each_other_loader_has_its_own(capsys):
-    with training(eval_dataloader={"eval": Falling(3, 2), "more": Falling(5, 4)}) as made:
-        made.eval()
-        made.fit("1ba")
-        made.eval({"eval": Falling(1), "third": Falling(7)})
-    assert rows_of(shown(capsys)) == [
-        "batch 0/4  eval/loss 3*  more/loss 5*  0:00",
-        "batch 1/4  train/loss 1  eval/loss 2*  more/loss 4*  0:12",
-        "batch 1/4  eval/loss 1  0:12",
-        "batch 1/4  third/loss 7  0:12",
-    ]
-
-
 def test_a_resumed_run_says_so_and_its_rows_continue(capsys, tmp_path):
     saver = [("checkpoint_saver", {"folder": tmp_path / "checkpoints", "interval": "1ba"})]
     loaders = {"eval": Falling(1, 0.5, 0.75)}
@@ -187,20 +173,6 @@ def test_without_a_terminal_nothing_is_shown_unasked(capsys, progress_bar, monke
     with training(progress_bar=progress_bar, eval_dataloader=Falling(1, 2)) as made:
         made.fit()
     assert shown(capsys) == ""
-
-
-def test_true_shows_lines_without_colours_where_there_is_no_terminal(capsys, monkeypatch):
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    with training(progress_bar=True) as made:
-        made.fit()
-    assert shown(capsys) == HEADER
-
-
-def test_a_progress_bar_among_the_callbacks_takes_the_place_of_auto(capsys, monkeypatch):
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    with training(progress_bar="auto", callbacks=ProgressBar(show="lines")) as made:
-        made.fit()
-    assert capsys.readouterr().err == HEADER
 
 
 class Loss:
@@ -260,25 +232,16 @@ def test_training_survives_a_stderr_that_takes_nothing(monkeypatch):
     assert made.state.timestamp.batch == 4
 
 
-def test_only_the_first_process_shows_something():
-    assert (is_used_on(0, ProgressBar()), is_used_on(1, ProgressBar())) == (True, False)
-
-
 @pytest.mark.parametrize("show", [False, "bar", None, 1])
 def test_a_wrong_way_to_show_is_refused(show):
     with pytest.raises(ArgumentError, match="show is 'auto', 'lines' or True, not "):
         ProgressBar(show=show)
 
 
-def test_a_lazy_model_has_no_size_yet():
-    assert header_of(State(model=nn.LazyLinear(3)))["parameters"] is None
-
-
 @pytest.mark.parametrize(
     ("loader", "settings", "said"),
     [
         (DataLoader([0], batch_size=32), {}, "ranks       4 (ddp): global batch 32 = 8 rows on each"),
-        (DataLoader([0], batch_size=4), {}, "ranks       4 (ddp): global batch 4 = 1 row on each"),
         (DataLoader([0], batch_size=33), {}, "ranks       4 (ddp): global batch 33 = 9, 8, 8 and 8 rows"),
         (DataLoader([0], batch_size=32), {"is_sharded": True, "is_local": True}, "ranks       4 (fsdp)"),
         ([], {}, "ranks       4 (ddp)"),
@@ -289,3 +252,20 @@ def test_the_header_says_how_many_rows_of_a_batch_each_rank_gets(loader, setting
     vars(ranks).update(settings, size=4)
     lines = header_lines(header_of(State(ranks=ranks, train_dataloader=loader)))
     assert [line for line in lines if line.startswith("ranks")] == [said]
+
+
+def test_outside_of_a_fit_the_loaders_share_a_row_and_each_other_loader_has_its_own(capsys):
+    with training(eval_dataloader={"eval": Falling(3, 2), "more": Falling(5, 4)}) as made:
+        made.eval()
+        made.fit("1ba")
+        made.eval({"eval": Falling(1), "third": Falling(7)})
+    assert rows_of(shown(capsys)) == [
+        "batch 0/4  eval/loss 3*  more/loss 5*  0:00",
+        "batch 1/4  train/loss 1  eval/loss 2*  more/loss 4*  0:12",
+        "batch 1/4  eval/loss 1  0:12",
+        "batch 1/4  third/loss 7  0:12",
+    ]
+
+
+def test_a_lazy_model_has_no_size_yet():
+    assert header_of(State(model=nn.LazyLinear(3)))["parameters"] is None

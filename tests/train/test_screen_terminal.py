@@ -92,13 +92,6 @@ def test_the_bar_shows_training_and_in_an_evaluation_the_evaluation(run, monkeyp
     ]
 
 
-def test_between_two_drawings_nothing_is_drawn(run, monkeypatch):
-    with terminal(monkeypatch, columns=100) as screen:
-        run(refresh_s=60)
-    assert "batch 1/4" not in screen.written
-    assert "evaluating" not in screen.written
-
-
 @pytest.mark.parametrize("columns", [20, 33, 47])
 def test_little_room_wraps_and_cuts_nothing(run, monkeypatch, columns):
     label = "a_label_that_is_longer_than_the_screen_is_wide"
@@ -152,17 +145,3 @@ def test_what_the_run_prints_stays_on_stdout_if_that_is_no_terminal(run, monkeyp
     assert capsys.readouterr().out == "on stdout\n" * 4
     assert "on stdout" not in screen.written
     assert screen.lines()[11:14] == ["on stderr"] * 2 + ["batch 2/4  train/loss 0.25  eval/loss 0.5*  0:01"]
-
-
-def test_an_evaluation_outside_of_a_fit_has_a_bar_of_its_own(monkeypatch):
-    Clock(monkeypatch)
-    state = State(callbacks=[ProgressBar(refresh_s=0)], dataloader=LOADER, dataloader_label="eval")
-    with terminal(monkeypatch) as screen, Engine(state, Logger()) as engine:
-        engine.run_event("eval_start")
-        state.eval_timestamp = state.eval_timestamp.to_next_batch()
-        engine.run_event("eval_batch_end")
-        state.metrics = {"eval/loss": 1.0}
-        engine.run_event("eval_end")
-    assert screen.drawings()[0] == "evaluating eval 1/4  25%"
-    assert screen.lines()[0] == "batch 0/?  eval/loss 1  0:00"
-    assert screen.written.count("\x1b[?25l") == screen.written.count("\x1b[?25h") == 1

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from engine_core.errors import ArgumentError
-from engine_core.randomness import preserve_generators, seed_generators
+from engine_core import Algorithm, State
+from engine_core.errors import ArgumentError, ArgumentTypeError
+from engine_core.randomness import OwnGenerator, private_unless, seed_generators
 
 from .parts import Memory, at, batches, net, rows, same, trainer
 
@@ -60,12 +61,6 @@ def test_a_drawn_seed_comes_from_no_global_stream() -> None:
     assert len(seeds) == 3
 
 
-def test_the_seed_is_logged() -> None:
-    memory = Memory()
-    trainer(seed=5, loggers=memory)
-    assert memory.hyperparameters[0]["seed"] == 5
-
-
 def test_the_engine_never_draws_from_the_global_streams() -> None:
     """Not with a progress bar, not with names of its own making, not in fit, eval or close."""
     seed_generators(9)
@@ -87,25 +82,6 @@ def test_the_engine_never_draws_from_the_global_streams() -> None:
     assert streams() == before
 
 
-def test_a_plugins_own_seed_depends_on_the_run_and_its_name() -> None:
-    seeds = {trainer(seed=seed).state.derive_seed(name) for seed in (1, 2) for name in ("mixup", "cutmix")}
-    assert len(seeds) == 4
-    assert trainer(seed=1).state.derive_seed("mixup") in seeds
-
-
-def test_generators_are_put_back_after_an_exception() -> None:
-    before = streams()
-
-    def fail() -> None:
-        with preserve_generators(torch.device("cpu")):
-            seed_generators(77)
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail()
-    assert streams() == before
-
-
 @pytest.mark.parametrize("seed", [0, 2**63 - 1])
 def test_the_smallest_and_the_largest_seed_work(seed: int) -> None:
     assert trainer(seed=seed).state.seed == seed
@@ -116,3 +92,103 @@ def test_anything_but_a_seed_is_refused(seed: Any) -> None:
     with pytest.raises(ArgumentError) as error:
         trainer(seed=seed)
     assert str(error.value) == f"seed has to be an int from 0 to 2**63 - 1 or None, not {seed!r}"
+
+
+def drawn(own, state, count=3):
+    return torch.rand(count, generator=own.of(state)).tolist()
+
+
+def test_it_begins_with_the_seed_of_the_run_and_the_name():
+    state = State(seed=5)
+    expected = torch.rand(3, generator=torch.Generator().manual_seed(state.derive_seed("noise"))).tolist()
+    assert drawn(OwnGenerator("noise"), state) == expected
+
+
+def test_a_seed_of_its_own_takes_the_place_of_the_runs() -> None:
+    one, other = (drawn(OwnGenerator("noise", 9), State(seed=seed)) for seed in (5, 6))
+    assert one == other == drawn(OwnGenerator("noise"), State(seed=9))
+    assert one != drawn(OwnGenerator("noise"), State(seed=5))
+
+
+def test_all_ranks_draw_the_same_numbers_unless_each_is_to_draw_its_own():
+    ranks = [State(seed=5, rank=rank) for rank in (0, 1)]
+    one, other = (drawn(OwnGenerator("noise"), state) for state in ranks)
+    assert one == other
+    own, others = (drawn(OwnGenerator("noise", shared=False), state) for state in ranks)
+    assert own == one != others
+
+
+def test_what_is_saved_is_a_tensor_and_a_loaded_one_continues_there():
+    own, state = OwnGenerator("noise"), State(seed=5)
+    drawn(own, state)
+    saved = own.state_dict()
+    assert [(name, value.dtype) for name, value in saved.items()] == [("generator", torch.uint8)]
+    expected = drawn(own, state)
+
+    waiting = OwnGenerator("noise")
+    waiting.load_state_dict(saved)
+    assert torch.equal(waiting.state_dict()["generator"], saved["generator"])
+    assert drawn(waiting, State(seed=6)) == expected
+
+    own.load_state_dict(saved)
+    assert drawn(own, state) == expected
+
+
+class Noisy(Algorithm):
+    """Draws a number at each event."""
+
+    def __init__(self):
+        self.own = OwnGenerator("noise")
+
+    def match(self, event, state):
+        return True
+
+    def apply(self, event, state, logger):
+        raise NotImplementedError
+
+
+class Noisier(Noisy):
+    """Has numbers of its own class."""
+
+
+def test_each_instance_of_a_class_in_a_run_draws_other_numbers():
+    algorithms = [Noisy(), Noisier(), Noisy(), Noisy()]
+    state = State(seed=5, algorithms=algorithms)
+    first, other, second, third = (torch.rand(3, generator=a.own.of(state, a)).tolist() for a in algorithms)
+    assert first == other == drawn(OwnGenerator("noise"), State(seed=5))
+    assert [second, third] == [drawn(OwnGenerator(f"noise-{n}"), State(seed=5)) for n in (2, 3)]
+
+
+@pytest.mark.parametrize("broken", ["x", None, torch.zeros(3), torch.zeros(3, dtype=torch.uint8)])
+def test_a_state_that_is_not_a_generators_is_refused_at_once(broken):
+    own, state = OwnGenerator("noise"), State(seed=5)
+    drawn(own, state)
+    saved = own.state_dict()
+    with pytest.raises(ArgumentError, match=r"^the state of noise has an invalid 'generator': "):
+        own.load_state_dict({"generator": broken})
+    assert torch.equal(own.state_dict()["generator"], saved["generator"])
+
+
+def test_the_state_of_something_else_is_refused():
+    with pytest.raises(ArgumentError, match=r"^the state of noise has no 'generator', only 'step'$"):
+        OwnGenerator("noise").load_state_dict({"step": 3})
+
+
+def test_without_a_generator_there_is_a_new_one_each_time():
+    drawn = [torch.rand(4, generator=private_unless(None)).tolist() for _ in range(3)]
+    assert drawn[0] != drawn[1] != drawn[2]
+
+
+@pytest.mark.parametrize(("given", "remedy"), [(3, r"None: torch.Generator\(\).manual_seed\(3\)$"), ("cpu", "None$")])
+def test_anything_but_a_generator_is_refused(given, remedy):
+    with pytest.raises(ArgumentTypeError, match=f"^generator={given!r} .* has to be a torch.Generator or {remedy}"):
+        private_unless(given)
+
+
+def test_what_was_saved_before_the_first_draw_begins_again():
+    own, state = OwnGenerator("noise"), State(seed=5)
+    before = own.state_dict()
+    first = drawn(own, state)
+    own.load_state_dict(before)
+    assert own.state_dict() == {}
+    assert drawn(own, state) == first

@@ -1,14 +1,11 @@
 """What of a model can't be sharded is told before it is; one process pays nothing for several."""
 
-import ast
 import builtins
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-import engine_core
 from engine_core import State, Trainer
 from engine_core.trainer.optimizers import check_of_loss
 
@@ -47,12 +44,3 @@ def test_one_process_imports_nothing_for_several(monkeypatch):
     ) as trainer:
         trainer.fit()
     assert asked == []
-
-
-def test_no_module_imports_on_its_own_what_only_several_processes_need():
-    for path in Path(engine_core.__file__).parent.rglob("*.py"):
-        for statement in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(statement, ast.ImportFrom):
-                assert not str(statement.module).startswith(ONLY_PARALLEL), path
-            if isinstance(statement, ast.Import):
-                assert not any(alias.name.startswith(ONLY_PARALLEL) for alias in statement.names), path

@@ -1,6 +1,5 @@
 """Sharded checkpoints: each process writes its pieces, torch and any number of processes read them."""
 
-import json
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,7 +22,6 @@ from engine_core.checkpoint import (
     has_checkpoint,
     open_content,
     read_content,
-    read_manifest,
     read_weights,
     resolve,
     restore,
@@ -64,28 +62,6 @@ def test_what_several_processes_wrote_is_read_as_one_would_have_written_it(size:
     assert [path.name for path in tmp_path.iterdir()] == ["ep0-ba3"]
 
 
-def test_each_process_has_a_file_of_each_kind_and_the_manifest_lists_all(folder: Path) -> None:
-    kinds = ("average/model", "model", "state")
-    files = [f"{kind}-0000{rank}-of-00004.safetensors" for kind in kinds for rank in (1, 2, 3, 4)]
-    there = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    assert there == sorted([*files, "manifest.json", "state.json"])
-    assert sorted(read_manifest(folder)["files"]) == sorted([*files, "state.json"])
-    shapes = json.loads((folder / "state.json").read_text())["shapes"]
-    once = {f"state/{name}" for name in TENSORS} - {"state/average.weight"}
-    names = {kind: set(own) for kind, own in shapes.items()}
-    assert names == {"model": set(MODEL), "state": once, "average/model": {"weight"}}
-
-
-def test_one_process_has_the_same_files_without_numbers(tmp_path: Path) -> None:
-    write_content(tmp_path / "ep0-ba3", CONTENT)
-    assert sorted(read_manifest(tmp_path / "ep0-ba3")["files"]) == [
-        "average/model.safetensors",
-        "model.safetensors",
-        "state.json",
-        "state.safetensors",
-    ]
-
-
 @needs_reader
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
 @pytest.mark.parametrize(("within", "expected"), [("", MODEL), ("average", {"weight": TENSORS["average.weight"]})])
@@ -93,14 +69,6 @@ def test_torchs_reader_loads_weights_and_averages_by_their_names(within: str, ex
     loaded = {name: torch.full_like(value, 9) for name, value in expected.items()}
     dcp.load(loaded, storage_reader=dcp.HuggingFaceStorageReader(str(folder / within)))
     assert same(loaded, expected)
-
-
-@needs_reader
-def test_a_state_and_a_model_with_one_name_are_not_mixed_up_by_torchs_reader(tmp_path: Path) -> None:
-    content = Checkpoint({"loss.weight": torch.ones(4)}, {}, {"loss.weight": torch.zeros(4)})
-    write(tmp_path / "ep0-ba1", content, 2)
-    chunks = dcp.HuggingFaceStorageReader(str(tmp_path / "ep0-ba1")).read_metadata().state_dict_metadata
-    assert {name: len(entry.chunks) for name, entry in chunks.items()} == {"loss.weight": 2, "state/loss.weight": 2}  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("size", [1, 3, 5])
@@ -174,12 +142,6 @@ def test_weights_are_read_and_exported_as_one_file(weights: str, folder: Path, t
     assert (tmp_path / "exported.safetensors").read_bytes() == (tmp_path / "expected.safetensors").read_bytes()
 
 
-def test_an_export_does_not_go_into_a_sharded_checkpoint(folder: Path) -> None:
-    for within in ("", "average"):
-        with pytest.raises(CheckpointError, match="which a further file would spoil"):
-            export_weights(folder, folder / within / "w.safetensors")
-
-
 def test_a_file_of_tensors_is_what_safetensors_writes(tmp_path: Path) -> None:
     names = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64", "uint16"]
     names += ["complex64", "uint32", "uint64", "float8_e5m2", "float8_e4m3fn"]
@@ -214,20 +176,6 @@ def test_a_rank_that_does_not_see_the_folder_says_why(tmp_path: Path) -> None:
         save_alone(1, tmp_path)
 
 
-def test_a_rank_that_can_not_even_tell_rank_0_why_warns_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    begun = Store(tmp_path).begin(Timestamp(batch=3))
-    monkeypatch.setattr(writing, "write_own", full)
-    monkeypatch.setattr(writing, "_tell", full)
-    with (
-        pytest.warns(CheckpointWarning, match=r"the part of rank 1 can't be written in .*No space left on device"),
-        pytest.raises(CheckpointError, match="No space left on device"),
-    ):
-        write_content(tmp_path / "ep0-ba3", part_of(CONTENT, 1, 2), Writers(1, 2, begun))
-
-
 def test_a_rank_that_cannot_write_ends_the_wait_of_rank_0(tmp_path: Path) -> None:
     store, told = Store(tmp_path), []
     begun = store.begin(Timestamp(batch=3))
@@ -257,6 +205,20 @@ def test_pieces_that_are_not_whole_together_are_not_saved(tmp_path: Path) -> Non
             with pytest.raises(CheckpointError, match=r"'weight' of shape \[4\] has slices that overlap"):
                 write_content(tmp_path / "ep0-ba3", part, writers)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_rank_that_can_not_even_tell_rank_0_why_warns_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    begun = Store(tmp_path).begin(Timestamp(batch=3))
+    monkeypatch.setattr(writing, "write_own", full)
+    monkeypatch.setattr(writing, "_tell", full)
+    with (
+        pytest.warns(CheckpointWarning, match=r"the part of rank 1 can't be written in .*No space left on device"),
+        pytest.raises(CheckpointError, match="No space left on device"),
+    ):
+        write_content(tmp_path / "ep0-ba3", part_of(CONTENT, 1, 2), Writers(1, 2, begun))
 
 
 def test_a_save_removes_what_a_dead_one_left_and_not_what_has_been_saved(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Sharded checkpoints whose checksums are right and whose contents lie: each is refused before it takes memory."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,16 @@ CONTENT = Checkpoint(MODEL, STATE, TENSORS, {"average": {"algorithm": "EMA", "re
 SECOND = "model-00002-of-00002.safetensors"
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("written") / "ep0-ba3"
+    write(path, CONTENT, 2)
+    return path
+
+
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    write(tmp_path / "ep0-ba3", CONTENT, 2)
-    return tmp_path / "ep0-ba3"
+def folder(written: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(written, tmp_path / "ep0-ba3")
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import code
 import contextlib
 import io
 import signal
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -104,15 +103,6 @@ def test_between_two_outputs_of_a_prediction_it_acts_at_once() -> None:
         signal.raise_signal(signal.SIGINT)
     assert raised.value.args == ()
     assert len(list(outputs)) == 1
-
-
-def test_in_another_thread_it_is_left_to_the_main_thread() -> None:
-    before, during = handlers(), list[Any]()
-    made = made_with("batch_end", lambda _: during.append(handlers()))
-    thread = threading.Thread(target=made.fit)
-    thread.start()
-    thread.join()
-    assert during == [before] * 3
 
 
 def test_what_ignores_a_signal_goes_on_to() -> None:

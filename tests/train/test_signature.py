@@ -2,10 +2,7 @@
 
 import inspect
 
-import engine_core
-from engine_core import Engine, Logger, State, Trainer
-
-from .parts import trainer
+from engine_core import Trainer
 
 SIGNATURE = {
     "model": inspect.Parameter.empty,
@@ -45,11 +42,6 @@ def test_the_arguments_of_a_trainer() -> None:
     assert list(parameters) == list(SIGNATURE)
 
 
-def test_all_but_model_and_loader_are_given_by_name() -> None:
-    parameters = inspect.signature(Trainer).parameters.values()
-    assert [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY] == ["model", "train_dataloader"]
-
-
 def test_the_methods_of_a_trainer() -> None:
     public = [name for name in vars(Trainer) if not name.startswith("_")]
     assert public == ["fit", "eval", "results", "predict", "close"]
@@ -57,20 +49,3 @@ def test_the_methods_of_a_trainer() -> None:
         "(self, duration: 'Time | str | None' = None)"
     )
     assert list(inspect.signature(Trainer.eval).parameters) == ["self", "dataloader"]
-
-
-def test_the_attributes_of_a_trainer() -> None:
-    made = trainer()
-    assert [name for name in vars(made) if not name.startswith("_")] == ["logger", "state", "engine"]
-    assert (type(made.state), type(made.engine), type(made.logger)) == (State, Engine, Logger)
-    assert made.engine.state is made.state
-
-
-def test_it_is_a_context_manager_that_gives_itself() -> None:
-    made = trainer()
-    with made as entered:
-        assert entered is made
-
-
-def test_the_package_hands_it_out() -> None:
-    assert engine_core.Trainer is Trainer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -12,14 +12,14 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from engine_core import Algorithm, AlgorithmMetadata, Callback, Event, Logger, Loss, State, Trainer
+from engine_core import Event, Loss, State
 from engine_core.errors import ArgumentError
 from engine_core.ranks import Ranks
 from engine_core.trainer.loaders import IndexOrder
 from engine_core.trainer.requests import StepSync
 from engine_core_author import ThreadRanks
 
-from .parts import Memory, at, batches, linear, trainer
+from .parts import Memory, acting, at, batches, linear, trainer
 
 
 class Interrupted(Ranks):
@@ -44,17 +44,6 @@ def test_a_signal_that_comes_while_a_rank_waits_counts_from_the_next_message() -
     assert state.loop.interrupted_by == 15
 
 
-def test_a_fit_forgets_what_ended_the_one_before() -> None:
-    state = State()
-    sync = StepSync(state, set(), Any)
-    state.stop_training()
-    sync.agree_on_end()
-    assert sync.stop
-    state.loop.stop_requested = False
-    sync.begin_fit()
-    assert not sync.stop
-
-
 def test_a_loader_that_gives_batches_out_of_order_is_refused_on_several_ranks() -> None:
     loader: Any = DataLoader([1, 2])
     loader.in_order = False
@@ -63,68 +52,35 @@ def test_a_loader_that_gives_batches_out_of_order_is_refused_on_several_ranks() 
         IndexOrder(loader, Ranks())
 
 
-class SkipsOneStep(Callback):
-    """Asks after the message at the loss, on the last rank alone."""
-
-    every_rank = True
-
-    def before_backward(self, state: State, logger: Logger) -> None:
-        """Leave the second step out."""
-        if state.rank == state.world_size - 1 and state.timestamp.batch == 1:
-            state.skip_step()
+def skip_one_step(state: State) -> None:
+    """Ask after the message at the loss, on the last rank alone."""
+    if state.rank == state.world_size - 1 and state.timestamp.batch == 1:
+        state.skip_step()
 
 
-class DoublesTheLoss(Algorithm):
-    """Changes the loss after the message at the loss."""
-
-    metadata = AlgorithmMetadata(events=[Event.BEFORE_BACKWARD], writes=["loss"])
-
-    def match(self, event: Event, state: State) -> bool:
-        """Run at each backward pass."""
-        return True
-
-    def apply(self, event: Event, state: State, logger: Logger) -> None:
-        """Double it."""
-        state.loss = 2 * state.loss
+def double_the_loss(event: Event, state: State) -> None:
+    state.loss = 2 * state.loss
 
 
-class Losses(Callback):
-    """Keeps the loss of each batch."""
-
-    every_rank = True
-
-    def __init__(self) -> None:
-        self.seen: list[float] = []
-
-    def batch_end(self, state: State, logger: Logger) -> None:
-        """Keep it."""
-        self.seen.append(state.loss.item())
-
-
-def trained(ranks: Ranks | None, made: Callable[[], Algorithm | Callback]) -> tuple[list[float], list[float]]:
+def trained(ranks: Ranks | None, skips: bool) -> tuple[list[float], list[float]]:
     """Return the weights after three steps, and the losses."""
-    model, losses, plugin = torch.nn.Linear(2, 1, bias=False), Losses(), made()
-    torch.nn.init.ones_(model.weight)
-    with Trainer(
-        model,
-        [(torch.arange(6.0).reshape(3, 2) / 6, torch.ones(3, 1))] * 3,
-        max_duration="3ba",
-        loss_fn=torch.nn.MSELoss(),
-        optimizers=torch.optim.SGD(model.parameters(), lr=0.1),
-        algorithms=[plugin] if isinstance(plugin, Algorithm) else [],
-        callbacks=[plugin, losses] if isinstance(plugin, Callback) else [losses],
-        parallel=ranks,
-        progress_bar=False,
-    ) as trainer:
-        trainer.fit()
-    return model.weight[0].tolist(), losses.seen
+    losses: list[float] = []
+    callbacks = [at("batch_end", lambda state: losses.append(state.loss.item()))]
+    plugins: dict[str, Any] = {"algorithms": [acting(double_the_loss, "before_backward", writes=("loss",))]}
+    if skips:
+        plugins, callbacks = {}, [at("before_backward", skip_one_step), *callbacks]
+    for callback in callbacks:
+        type(callback).every_rank = True
+    with trainer(batches(3) * 3, linear(), parallel=ranks, callbacks=callbacks, **plugins) as made:
+        made.fit()
+    return made.state.model.weight.flatten().tolist(), losses
 
 
-@pytest.mark.parametrize("made", [SkipsOneStep, DoublesTheLoss])
-def test_what_is_done_before_backward_counts_for_the_step_on_all_ranks(made: type[Any]) -> None:
-    (weights, losses), (same_weights, same_losses) = ThreadRanks.run(lambda ranks: trained(ranks, made))
-    expected_weights, expected_losses = trained(None, made)
-    assert weights == same_weights == pytest.approx(expected_weights)
+@pytest.mark.parametrize("skips", [True, False])
+def test_what_is_done_before_backward_counts_for_the_step_on_all_ranks(skips: bool) -> None:
+    (weights, losses), (same_weights, same_losses) = ThreadRanks.run(lambda ranks: trained(ranks, skips))
+    expected_weights, expected_losses = trained(None, skips)
+    assert weights == same_weights == pytest.approx(expected_weights, abs=1e-6)
     assert losses == same_losses == pytest.approx(expected_losses)
 
 
@@ -170,12 +126,13 @@ def run_of(name: str, microbatch_size: int | None, ranks: Ranks | None = None) -
         return torch.cat([p.detach().flatten() for p in model.parameters()]), memory.metrics, made.state.metrics
 
 
-@pytest.mark.parametrize("microbatch_size", [None, 2])
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_run_is_the_same_on_one_two_and_four_ranks(name: str, microbatch_size: int | None) -> None:
+def test_a_run_is_the_same_on_one_two_and_four_ranks(name: str) -> None:
     weights, logs, results = run_of(name, None)
-    runs = [of for size in (2, 4) for of in ThreadRanks.run(lambda ranks: run_of(name, microbatch_size, ranks), size)]
-    for of_weights, of_logs, of_results in [run_of(name, microbatch_size), *runs]:
+    on_two, on_four = (
+        ThreadRanks.run(lambda ranks, size=size: run_of(name, size, ranks), of) for size, of in ((2, 2), (None, 4))
+    )
+    for of_weights, of_logs, of_results in [run_of(name, 2), *on_two, *on_four]:
         torch.testing.assert_close(of_weights, weights, rtol=0, atol=2e-6)
         assert of_results == pytest.approx(results, rel=1e-5)
         if of_logs:  # rank 0's
@@ -193,8 +150,7 @@ class Counting(ThreadRanks):
         return super().table(numbers)
 
 
-@pytest.mark.parametrize("microbatch_size", [None, 2])
-@pytest.mark.parametrize("name", ["class weights", "sums", "rows"])
+@pytest.mark.parametrize(("name", "microbatch_size"), [("class weights", None), ("sums", None), ("rows", 2)])
 def test_a_step_sends_one_message_also_in_microbatches(name: str, microbatch_size: int | None) -> None:
     def program(ranks: Any) -> list[int]:
         sent: list[int] = []

@@ -43,27 +43,6 @@ def test_what_is_frozen_stays_in_eval_mode_with_all_that_is_in_it() -> None:
     assert torch.equal(body[1].running_mean, before)
 
 
-def test_a_norm_in_eval_mode_whose_parameters_are_trained_does_not_stay() -> None:
-    model = net().eval()
-    with trainer(batches(6, 6), model) as made:
-        told(made.fit)
-    assert model[1].training
-
-
-def test_a_train_method_of_the_models_own_is_called() -> None:
-    class Own(nn.Sequential):
-        def train(self, mode: bool = True) -> Any:
-            super().train(mode)
-            self[1].eval()
-            return self
-
-    model = Own(*net()).eval()
-    with trainer(batches(6, 6), model) as made:
-        (message,) = told(made.fit)
-    assert "put 5 modules of it" in message
-    assert in_train_mode(model) == ["", "0", "2", "3", "4"]
-
-
 def test_each_fit_looks_again_and_a_model_in_train_mode_is_left_alone() -> None:
     model = net()
     model[1].eval()
@@ -72,24 +51,6 @@ def test_each_fit_looks_again_and_a_model_in_train_mode_is_left_alone() -> None:
         assert not model[1].training
         model.eval()
         assert len(told(lambda: made.fit("1ep"))) == 1
-
-
-def test_what_a_callback_left_in_eval_mode_stays_so_in_the_next_fit() -> None:
-    def infer(state: Any) -> None:
-        state.model.eval()
-
-    model = net()
-    with trainer(batches(6, 6), model, max_duration="2ep", callbacks=[at("epoch_end", infer)]) as made:
-        assert told(lambda: made.fit("1ep")) == []
-        assert told(lambda: made.fit("1ep")) == []
-    assert in_train_mode(model) == []
-
-
-def test_a_warning_that_is_an_error_leaves_the_modes() -> None:
-    model = net().eval()
-    with trainer(batches(6, 6), model) as made, pytest.raises(UserWarning, match="came in eval mode"):
-        made.fit()
-    assert in_train_mode(model) == []
 
 
 def test_what_fit_end_does_to_the_model_says_nothing_about_the_next_fit(tmp_path: Path) -> None:
@@ -109,3 +70,10 @@ def test_what_fit_end_does_to_the_model_says_nothing_about_the_next_fit(tmp_path
     with made("3ep", modes) as second, pytest.warns(UserWarning, match="came in eval mode"):
         second.fit()
     assert modes == [True] * 6
+
+
+def test_a_warning_that_is_an_error_leaves_the_modes() -> None:
+    model = net().eval()
+    with trainer(batches(6, 6), model) as made, pytest.raises(UserWarning, match="came in eval mode"):
+        made.fit()
+    assert in_train_mode(model) == []

@@ -112,37 +112,6 @@ def test_evaluations_are_at_the_point_for_evaluation_and_training_does_not_notic
     assert equal(weights(made.state.model), trained[-1])
 
 
-def test_a_run_without_evaluations_trains_as_one_with_many() -> None:
-    made = with_two_points(eval_dataloader=None)
-    made.fit("6ba")
-    made.fit("2ba")
-    assert equal(weights(made.state.model), points(8)[0][-1])
-
-
-def test_an_evaluation_before_training_changes_nothing() -> None:
-    made = with_two_points()
-    made.eval()
-    assert equal(weights(made.state.model), weights(linear()))
-    made.fit()
-    assert equal(weights(made.state.model), points(8)[0][-1])
-
-
-def test_predictions_are_made_at_the_point_for_evaluation_also_if_they_are_left_early() -> None:
-    made = with_two_points()
-    made.fit("5ba")
-    trained, evaluated = points(5)
-    outputs = made.predict([DATA[0], DATA[1]])
-    inferred = linear()
-    with torch.no_grad():
-        for parameter, value in zip(inferred.parameters(), evaluated[-1], strict=True):
-            parameter.copy_(value)
-        assert same(next(outputs), inferred(DATA[0][0]))
-    outputs.close()
-    assert equal(weights(made.state.model), trained[-1])
-    made.fit()
-    assert equal(weights(made.state.model), points(8)[0][-1])
-
-
 @pytest.mark.parametrize("event", ["eval_start", "eval_before_forward", "eval_end"])
 def test_an_evaluation_that_raises_leaves_the_point_of_training(event: str) -> None:
     def fail(state: Any) -> None:
@@ -156,63 +125,6 @@ def test_an_evaluation_that_raises_leaves_the_point_of_training(event: str) -> N
     made.state.callbacks.clear()
     made.fit()
     assert equal(weights(made.state.model), points(8)[0][-1])
-
-
-class FailsOnce(TwoPoints):
-    fails = True
-
-    def eval(self) -> None:
-        super().eval()
-        if self.fails and self.param_groups[0]["steps"] == 5:
-            self.fails = False
-            raise ZeroDivisionError
-
-
-def test_an_eval_that_raises_leaves_the_point_of_training() -> None:
-    made = with_two_points(eval_interval="1ba", optimizers=FailsOnce)
-    with pytest.raises(ZeroDivisionError):
-        made.fit()
-    assert equal(weights(made.state.model), points(5)[0][-1])
-
-
-def test_weights_that_became_nan_are_still_trained() -> None:
-    data = [(torch.full((8, 4), torch.nan), DATA[0][1])]
-    made = trainer(data, optimizers=TwoPoints, eval_dataloader=data, max_duration="3ep")
-    with pytest.warns(UserWarning, match="nan"):
-        made.fit()
-    assert made.state.timestamp.batch == 3
-
-
-def test_an_evaluation_in_mid_batch_spoils_no_graph() -> None:
-    made = with_two_points(
-        model=nn.Sequential(linear(), nn.Linear(3, 3)), callbacks=at("before_backward", lambda state: made.eval())
-    )
-    made.fit("3ba")
-    assert made.state.timestamp.batch == 3
-
-
-def test_after_the_users_own_eval_the_model_stays_at_the_point_for_evaluation() -> None:
-    made = with_two_points()
-    made.fit("5ba")
-    made.state.optimizers[0].eval()
-    at_evaluation = weights(made.state.model)
-    assert equal(at_evaluation, points(5)[1][-1])
-    made.eval()
-    assert equal(weights(made.state.model), at_evaluation)
-    made.fit("1ba")
-    torch.testing.assert_close(weights(made.state.model), points(6)[0][-1])
-
-
-def test_of_two_optimizers_only_the_one_with_two_points_moves() -> None:
-    seen: list[Any] = []
-    optimizers = [lambda p: TwoPoints(list(p)[:1]), lambda p: torch.optim.SGD(list(p)[1:], lr=0.1)]
-    note = at("eval_start", lambda state: seen.append(weights(state.model)))
-    made = with_two_points(optimizers=optimizers, callbacks=note, eval_interval="8ba")
-    made.fit()
-    (weight, bias), (own_weight, own_bias) = seen[0], weights(made.state.model)
-    assert (same(weight, own_weight), same(bias, own_bias)) == (False, True)
-    made.state.optimizers[0].eval()
-    assert same(made.state.model.weight.detach(), weight)
 
 
 def test_saved_weights_are_those_for_evaluation_and_a_resume_in_mid_epoch_trains_on(tmp_path: Path) -> None:
@@ -233,29 +145,6 @@ def test_saved_weights_are_those_for_evaluation_and_a_resume_in_mid_epoch_trains
     assert equal(weights(second.state.model), points(8)[0][-1])
 
 
-class KnowsByItself(TwoPoints):
-    """Its state does not say in which mode it is."""
-
-    mode = False
-
-    def _move(self, weight: float, *, is_training: bool) -> None:
-        for group in self.param_groups:
-            group["is_training"] = self.mode
-        super()._move(weight, is_training=is_training)
-        self.mode = is_training
-
-    def state_dict(self) -> dict[str, Any]:
-        state = super().state_dict()
-        return {**state, "param_groups": [{**group, "is_training": False} for group in state["param_groups"]]}
-
-
-def test_a_resume_needs_no_mode_in_the_optimizers_state(tmp_path: Path) -> None:
-    with_two_points(optimizers=KnowsByItself, callbacks=CheckpointSaver(tmp_path)).fit("6ba")
-    second = with_two_points(optimizers=KnowsByItself, load_path=tmp_path)
-    second.fit()
-    assert equal(weights(second.state.model), points(8)[0][-1])
-
-
 def test_weights_alone_are_loaded_at_the_point_for_evaluation(tmp_path: Path) -> None:
     """So are those that fit, if not all do and the optimizer starts anew."""
     with_two_points(callbacks=CheckpointSaver(tmp_path)).fit("6ba")
@@ -265,32 +154,6 @@ def test_weights_alone_are_loaded_at_the_point_for_evaluation(tmp_path: Path) ->
     with pytest.warns(CheckpointWarning, match="not all weights were loaded"):
         other = with_two_points(model=nn.Linear(4, 3, bias=False), load_path=tmp_path, load_strict=False)
     assert same(other.state.model.weight.detach(), evaluated[0])
-
-
-def test_tied_weights_resume_too(tmp_path: Path) -> None:
-    def tied() -> Any:
-        model = nn.Sequential(linear(), nn.Linear(3, 3), nn.Linear(3, 3))
-        with torch.no_grad():
-            model[1].weight.copy_(torch.eye(3))
-            model[1].bias.zero_()
-        model[2] = model[1]
-        return model
-
-    with_two_points(model=tied(), callbacks=CheckpointSaver(tmp_path)).fit("6ba")
-    second = with_two_points(model=tied(), load_path=tmp_path)
-    second.fit()
-    assert equal(weights(second.state.model), points(8, tied())[0][-1])
-
-
-def test_a_rollback_goes_back_to_the_point_of_training(tmp_path: Path) -> None:
-    def back(state: Any) -> None:
-        if state.timestamp.batch == 5:
-            state.loop.go_back(state.loop.snapshot())
-            seen.append(weights(state.model))
-
-    seen: list[Any] = []
-    with_two_points(callbacks=at("batch_checkpoint", back)).fit()
-    assert equal(seen[0], points(5)[0][-1])
 
 
 class Zeros(Algorithm):
@@ -326,16 +189,6 @@ def test_an_average_has_the_last_word_and_trained_weights_are_at_the_point_for_e
     assert equal(weights(made.state.model), trained[-1])
     assert equal(weights(load_model(tmp_path, linear())), zeros)
     assert equal(weights(load_model(tmp_path, linear(), weights="trained")), evaluated[-1])
-
-
-def test_an_evaluation_with_an_average_that_raises_leaves_the_point_of_training() -> None:
-    def fail(state: Any) -> None:
-        raise ZeroDivisionError
-
-    made = with_two_points(algorithms=Zeros(), callbacks=at("eval_after_forward", fail))
-    with pytest.raises(ZeroDivisionError):
-        made.fit("4ba")
-    assert equal(weights(made.state.model), points(4)[0][-1])
 
 
 def test_ranks_evaluate_and_save_at_one_point(tmp_path: Path) -> None:

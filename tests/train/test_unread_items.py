@@ -1,22 +1,20 @@
 """An item of the batch that nothing reads: one warning names it, and only where it is certain."""
 
 import warnings
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from engine_core import Algorithm, Batches, Callback, ModelLoss, Objective
+from engine_core import Batches, ModelLoss, Objective
 from engine_core.errors import UnreadItemWarning
-from engine_core.metadata import AlgorithmMetadata
 
-from .parts import Memory, at, linear, rows, trainer
+from .parts import Memory, acting, at, linear, rows, trainer
 
 THREE = [(*rows(8), torch.ones(8)), (*rows(8, 2), torch.ones(8))]
 
 
-def told(data: Any = THREE, **settings: Any) -> list[str]:
+def told(data=THREE, **settings):
     with warnings.catch_warnings(record=True) as found, trainer(data, max_duration="2ep", **settings) as run:
         warnings.simplefilter("always")
         run.fit("1ep")
@@ -24,50 +22,28 @@ def told(data: Any = THREE, **settings: Any) -> list[str]:
     return [str(each.message) for each in found if each.category is UnreadItemWarning]
 
 
-class Reads(Algorithm):
-    """Reads an item that a setting names."""
-
-    metadata = AlgorithmMetadata(events=("after_dataloader",))
-
-    def __init__(self, weight_key: Any = 2) -> None:
-        self._weight_key = weight_key
-
-    def match(self, event: Any, state: Any) -> bool:
-        return True
-
-    def apply(self, event: Any, state: Any, logger: Any) -> None:
-        state.batch_get_item(self._weight_key)
+def reads(weight_key):
+    """Return an algorithm that reads an item which a setting names."""
+    algorithm = acting(lambda event, state: state.batch_get_item(weight_key), "after_dataloader")
+    algorithm._weight_key = weight_key
+    return algorithm
 
 
-class ReadsAnything(Reads):
-    def __init__(self) -> None:
-        pass
-
-    def apply(self, event: Any, state: Any, logger: Any) -> None:
-        pass
+def passive(*events):
+    return acting(lambda event, state: None, *events)
 
 
-class Averages(ReadsAnything):
-    """Evaluates with an average of the weights."""
-
-    metadata = AlgorithmMetadata(events=("batch_end", "eval_start", "eval_end"))
-
-    def averaged_state_dict(self) -> None:
-        return None
+def averages():
+    algorithm = passive("batch_end", "eval_start", "eval_end")
+    algorithm.averaged_state_dict = lambda: None
+    return algorithm
 
 
-class Given(Reads):
-    """Calls a function that may read anything."""
-
-    def __init__(self) -> None:
-        super().__init__(0)
-        self.score = len
-
-
-class Surgery(ReadsAnything):
-    """Can't read a batch, since it runs before there is one."""
-
-    metadata = AlgorithmMetadata(events=("init",))
+def given():
+    """Return one that calls a function, which may read anything."""
+    algorithm = reads(0)
+    algorithm.score = len
+    return algorithm
 
 
 class Own(Objective):
@@ -75,18 +51,22 @@ class Own(Objective):
 
 
 class WholeBatch(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.net = linear()
 
-    def forward(self, batch: Any) -> Any:
+    def forward(self, batch):
         return self.net(batch[0])
 
-    def loss(self, outputs: Any, batch: Any) -> Any:
+    def loss(self, outputs, batch):
         return (nn.functional.cross_entropy(outputs, batch[1], reduction="none") * batch[2]).mean()
 
 
-def test_one_warning_names_the_item_and_what_to_write() -> None:
+def loss_of_both(outputs, both):
+    return nn.functional.cross_entropy(outputs, both[0])
+
+
+def test_one_warning_names_the_item_and_what_to_write():
     (only,) = told()
     assert only == (
         "nothing reads item 2 of the batch, a Tensor of shape (8,): the model gets item 0, and the loss item 1. If the "
@@ -98,65 +78,39 @@ def test_one_warning_names_the_item_and_what_to_write() -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"algorithms": [Reads(0)]},
-        {"algorithms": [Surgery()]},
-        {"algorithms": [Averages()]},
-        {"callbacks": ["loss_guard"]},
-        {"loggers": [Memory()]},
-        {"microbatch_size": 4},
-        {"metrics": {}, "eval_dataloader": [rows(4)]},
+        {"algorithms": [reads(0), passive("init"), averages()]},  # the last two can't read it
+        {"callbacks": ["loss_guard", at("fit_start", lambda state: None)]},
+        {"loggers": [Memory()], "microbatch_size": 4, "metrics": {}, "eval_dataloader": [rows(4)]},
         {"loss_fn": None, "objective": Objective(nn.CrossEntropyLoss(), inputs=(0,), targets=1)},
         {"data": [[*batch] for batch in THREE]},
     ],
 )
-def test_what_can_not_read_it_leaves_the_warning(settings: dict[str, Any]) -> None:
+def test_what_can_not_read_it_leaves_the_warning(settings):
     assert len(told(**settings)) == 1
 
 
 @pytest.mark.parametrize(
     "settings",
     [
-        {"algorithms": [Reads()]},
-        {"algorithms": [Reads(-1)]},
-        {"algorithms": [Reads((lambda batch: batch[2], lambda batch, value: batch))]},
-        {"algorithms": [ReadsAnything()]},
-        {"algorithms": [Given()]},
-        {"callbacks": [at("batch_end", lambda state: None)]},
-        {"callbacks": [at("epoch_end", lambda state: None)]},
+        *({"algorithms": [reads(key)]} for key in (2, -1, (lambda batch: batch[2], lambda batch, value: batch))),
+        {"algorithms": [passive("after_dataloader")]},
+        {"algorithms": [given()]},
+        *({"callbacks": [at(event, lambda state: None)]} for event in ("batch_end", "epoch_end")),
         {"loss_fn": None, "objective": Own(nn.CrossEntropyLoss())},
-        {"loss_fn": None, "objective": ModelLoss(0, 1, targets=1, inputs=(0,))},
+        {"loss_fn": None, "objective": Objective(loss_of_both, targets=(1, 2))},
         {"loss_fn": None, "model": WholeBatch()},
-        {"loss_fn": lambda outputs, both: nn.functional.cross_entropy(outputs, both[0]), "targets": (1, 2)},
-        {"batches": Batches(tokens=len)},
-        {"batches": Batches(shared=(2,))},
-        {"data": [rows(8), rows(8, 2)]},
-        {"data": [(*rows(8), "a name")]},
-        {"data": [(*rows(8), ["a", "name"] * 4)]},
+        *({"batches": Batches(**given)} for given in ({"tokens": len}, {"shared": (2,)})),
+        *({"data": [(*rows(8), *more)]} for more in ((), ("a name",), (["a", "name"] * 4,))),
     ],
 )
-def test_where_something_may_read_it_there_is_none(settings: dict[str, Any]) -> None:
-    if "targets" in settings:
-        settings = {"objective": Objective(settings["loss_fn"], targets=settings["targets"]), "loss_fn": None}
-    if isinstance(settings.get("objective"), ModelLoss):
-        settings = {**settings, "model": LossInForward()}
+def test_where_something_may_read_it_there_is_none(settings):
     assert told(**settings) == []
 
 
-class LossInForward(WholeBatch):
-    def forward(self, inputs: Any) -> Any:
-        return (self.net(inputs).square().mean(), inputs)
+def test_a_model_that_computes_its_loss_may_read_it():
+    class LossInForward(WholeBatch):
+        def forward(self, inputs):
+            return self.net(inputs).square().mean(), inputs
 
-
-def test_a_callback_that_only_begins_reads_none() -> None:
-    class Begins(Callback):
-        def fit_start(self, state: Any, logger: Any) -> None:
-            pass
-
-    assert len(told(callbacks=[Begins()])) == 1
-
-
-def test_its_category_silences_it() -> None:
-    with warnings.catch_warnings(), trainer(THREE) as run:
-        warnings.simplefilter("error")
-        warnings.simplefilter("ignore", UnreadItemWarning)
-        run.fit()
+    objective = ModelLoss(0, 1, targets=1, inputs=(0,))
+    assert told(model=LossInForward(), loss_fn=None, objective=objective) == []

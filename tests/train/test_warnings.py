@@ -6,22 +6,16 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from engine_core import Algorithm, AlgorithmMetadata, Callback, Event
+from engine_core import Callback, Event
 from engine_core.cli import main
 from engine_core.errors import AuditWarning, DurationWarning, HookNameWarning, NonFiniteLossWarning
 from engine_core_author.audit_callback import Audit
 
-from .parts import trainer
+from .parts import acting, trainer
 
 
-class Doubles(Algorithm):
-    metadata = AlgorithmMetadata(events=("after_loss",), writes=())
-
-    def match(self, event: Event, state: Any) -> bool:
-        return event is Event.AFTER_LOSS
-
-    def apply(self, event: Event, state: Any, logger: Any) -> None:
-        state.loss = state.loss * 2
+def double(event: Event, state: Any) -> None:
+    state.loss = state.loss * 2
 
 
 class Misspelt(Callback):
@@ -38,7 +32,7 @@ def nan(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     ("category", "settings"),
     [
         (HookNameWarning, {"callbacks": [Misspelt()]}),
-        (AuditWarning, {"algorithms": [Doubles()], "callbacks": [Audit()]}),
+        (AuditWarning, {"algorithms": [acting(double, "after_loss")], "callbacks": [Audit()]}),
         (NonFiniteLossWarning, {"loss_fn": nan}),
         (DurationWarning, {}),
     ],

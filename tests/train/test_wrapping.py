@@ -106,17 +106,6 @@ def test_a_table_that_does_not_change_is_sent_once_and_one_that_does_each_time(m
     assert sent == [16] * 3
 
 
-@pytest.mark.usefixtures("group")
-def test_an_expanded_buffer_is_shared_as_any_other() -> None:
-    net = nn.Linear(2, 2)
-    for name, value in (("scale", torch.ones(1)), ("count", torch.tensor([3]))):
-        net.register_buffer(name, value.expand(4))
-    two = Ranks()
-    two.size = 2
-    spread_model(net, DDP(), two, torch.device("cpu"), finds_unused=False).mean_buffers()
-    assert [net.scale.tolist(), net.count.tolist()] == [[1.0] * 4, [3] * 4]
-
-
 @pytest.fixture
 def before_forks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Let joining meet nobody, and return what it has run before forks."""
@@ -157,3 +146,14 @@ def test_a_process_that_waits_for_the_others_to_join_ends_at_sigterm(monkeypatch
         assert signal.getsignal(signal.SIGTERM) is handler
     finally:
         signal.signal(signal.SIGTERM, own)
+
+
+@pytest.mark.usefixtures("group")
+def test_an_expanded_buffer_is_shared_as_any_other() -> None:
+    net = nn.Linear(2, 2)
+    for name, value in (("scale", torch.ones(1)), ("count", torch.tensor([3]))):
+        net.register_buffer(name, value.expand(4))
+    two = Ranks()
+    two.size = 2
+    spread_model(net, DDP(), two, torch.device("cpu"), finds_unused=False).mean_buffers()
+    assert [net.scale.tolist(), net.count.tolist()] == [[1.0] * 4, [3] * 4]

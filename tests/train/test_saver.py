@@ -2,6 +2,7 @@
 
 import errno
 import math
+import shutil
 import signal
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,7 +15,7 @@ from engine_core.checkpoint import read_content, resolve, write_content
 from engine_core.errors import ArgumentError, CheckpointError, CheckpointWarning
 from engine_core.loggers.run_files import RunFiles
 
-from .parts import at, batches, rows, trainer
+from .parts import at, batches, net, rows, trainer
 
 WRITE = "engine_core.checkpoint.store.write_content"
 
@@ -78,30 +79,10 @@ def test_what_could_not_be_written_is_not_among_the_best(tmp_path: Path, monkeyp
     assert (tmp_path / "ep1-ba4").is_dir()
 
 
-def test_a_result_that_is_not_finite_is_never_the_best(tmp_path: Path) -> None:
-    assert best_of(best_saver(tmp_path), [math.nan, math.inf, 0.1]) == [[0.1, "ep3-ba12"]]
-
-
-def test_a_result_counts_for_one_checkpoint(tmp_path: Path) -> None:
-    best = best_of(best_saver(tmp_path, "1ba", keep_best=2), [0.9, 0.1, 0.2])
-    assert best == [[0.9, "ep1-ba5"], [0.2, "ep3-ba12"]]
-
-
 def test_a_resumed_run_does_not_rank_a_result_again(tmp_path: Path) -> None:
     best_of(best_saver(tmp_path / "a", "2ba"), [0.9, 0.1], max_duration="6ba")
     best = best_of(best_saver(tmp_path / "b", "2ba"), [0.3, 0.2], load_path=tmp_path / "a" / "ep1-ba6")
     assert best == [[0.3, "ep2-ba10"]]
-
-
-def test_a_best_checkpoint_that_was_removed_no_longer_counts(tmp_path: Path) -> None:
-    saver = best_saver(tmp_path)
-    metrics = {"accuracy": Accuracy([0.9, 0.1, 0.2])}
-    made = trainer(batches(4), callbacks=saver, eval_dataloader=[rows(4)], metrics=metrics, max_duration="3ep")
-    with made:
-        made.fit("1ep")
-        (tmp_path / "ep1-ba1").rename(tmp_path / "gone")
-        made.fit("1ep")
-    assert saver.state_dict()["best"] == [[0.1, "ep2-ba2"]]
 
 
 @pytest.mark.parametrize("interval", ["1ep", "3ba"])
@@ -132,23 +113,6 @@ def test_a_state_that_no_saver_has_saved_is_refused(best: Any, tmp_path: Path) -
     assert saver.state_dict()["best"] == [[0.5, "ep0-ba1"]]
 
 
-def test_the_end_is_saved_again_if_it_could_not_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(WRITE, failing_once("ep0-ba3"))
-    made = trainer(batches(4, 4, 4, 4), callbacks=CheckpointSaver(tmp_path, "1ba"), max_duration="3ba")
-    with pytest.warns(CheckpointWarning, match="No space left"), made:
-        made.fit()
-    assert resolve(tmp_path).name == "ep0-ba3"
-
-
-def test_new_checkpoints_stay_where_those_of_an_abandoned_run_are_further_on(tmp_path: Path) -> None:
-    with trainer(batches(4, 4, 4, 4), callbacks=CheckpointSaver(tmp_path, "2ba", keep_last=None)) as made:
-        made.fit()
-    again = CheckpointSaver(tmp_path, "1ba", keep_last=2)
-    with trainer(batches(4, 4, 4, 4), callbacks=again, load_path=tmp_path / "ep0-ba2", max_duration="2ep") as made:
-        made.fit("3ba")
-    assert sorted(path.name for path in tmp_path.glob("ep*")) == ["ep0-ba4", "ep1-ba5"]
-
-
 def test_a_second_process_is_refused_before_it_has_changed_the_logs_of_the_first(tmp_path: Path) -> None:
     def made(**settings: Any) -> Any:
         saver = CheckpointSaver(tmp_path / "checkpoints", "2ba")
@@ -173,8 +137,88 @@ def test_without_its_folder_a_run_is_not_saved(tmp_path: Path) -> None:
     assert len(warned) == 1
 
 
-def test_without_its_folder_a_run_stops_if_on_error_is_stop(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    made = trainer(callbacks=CheckpointSaver(tmp_path / "file" / "checkpoints", on_error="stop"))
-    with pytest.raises(CheckpointError, match="no checkpoint was written"), made:
+def run(folder: Path | str, **settings: Any) -> Any:
+    saver = CheckpointSaver(folder, "1ba", keep_last=None)
+    return trainer(batches(8, 8, 8), net(), max_duration="2ep", callbacks=saver, **settings)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("ep*"))
+
+
+@pytest.mark.filterwarnings("ignore:fit.. has nothing to do")  # where it resumes a finished run
+def test_a_run_that_was_loaded_from_elsewhere_does_not_take_another_runs_folder(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        with run(tmp_path / name) as made:
+            made.fit()
+    before = names(tmp_path / "a")
+    made = run(tmp_path / "a", load_path=tmp_path / "b" / "ep1-ba4")
+    with made, pytest.raises(CheckpointError, match="holds checkpoints of another run"):
         made.fit()
+    assert names(tmp_path / "a") == before
+    with run(tmp_path / "a", autoresume=True) as made:  # it is not held either
+        made.fit()
+
+
+@pytest.mark.filterwarnings("ignore:fit.. has nothing to do")  # where it resumes a finished run
+@pytest.mark.parametrize("path", ["a", "a/ep1-ba4", "a/../a/ep1-ba4"])
+def test_a_run_that_was_loaded_from_its_folder_continues_in_it(path: str, tmp_path: Path) -> None:
+    with run(tmp_path / "a") as made:
+        made.fit()
+    with run(tmp_path / "a", load_path=tmp_path / path) as made:
+        made.fit()
+    assert made.state.timestamp.batch == 6
+
+
+def test_a_relative_folder_stays_where_it_was_when_the_saver_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with run("saved") as made:
+        made.fit("2ba")
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        made.fit("2ba")
+    assert resolve(tmp_path / "saved").name == "ep1-ba4"
+    assert not (tmp_path / "elsewhere" / "saved").exists()
+
+
+@pytest.mark.parametrize("order", [("8ba", "2ba"), ("2ba", "8ba")])
+def test_several_savers_continue_each_in_its_folder_from_the_latest(order: tuple[str, str], tmp_path: Path) -> None:
+    def made(**settings: Any) -> Any:
+        savers = [CheckpointSaver(tmp_path / interval, interval) for interval in order]
+        return trainer(batches(8, 8, 8), net(), max_duration="4ep", callbacks=savers, **settings)
+
+    with made() as first:
+        first.fit("5ba")
+    (tmp_path / "8ba" / "latest").unlink()
+    shutil.rmtree(tmp_path / "8ba" / "ep1-ba5")  # as if the process had been killed before
+    with made(autoresume=True) as second:
+        assert second.state.timestamp.batch == 5
+        second.fit()
+    assert [resolve(tmp_path / interval).name for interval in order] == ["ep4-ba12", "ep4-ba12"]
+
+
+def test_a_result_at_which_the_run_was_paused_counts_for_the_next_regular_checkpoint(tmp_path: Path) -> None:
+    def made(folder: Path, *callbacks: Any, **settings: Any) -> Any:
+        saver = CheckpointSaver(folder, "3ba", keep_last=1, keep_best=1, metric="eval/loss")
+        given = {"eval_dataloader": batches(4), "eval_interval": "2ba", "seed": 1, **settings}
+        return trainer(batches(*[8] * 10), net(), max_duration="10ba", callbacks=[*callbacks, saver], **given)
+
+    with made(tmp_path / "whole") as whole:
+        whole.fit()
+    for batch in (2, 4, 5, 9):
+        pauses = at(
+            "batch_checkpoint", lambda state, batch=batch: state.timestamp.batch == batch and state.pause_training()
+        )
+        folder = tmp_path / str(batch)
+        with made(folder, pauses) as paused:
+            paused.fit()
+        with made(folder, autoresume=True) as resumed:
+            resumed.fit()
+        assert names(folder) == names(tmp_path / "whole"), batch
+        assert resumed.state.callbacks[0].state_dict()["best"] == whole.state.callbacks[0].state_dict()["best"]
+
+
+def test_a_result_that_is_not_finite_is_never_the_best(tmp_path: Path) -> None:
+    assert best_of(best_saver(tmp_path), [math.nan, math.inf, 0.1]) == [[0.1, "ep3-ba12"]]

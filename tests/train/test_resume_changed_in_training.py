@@ -1,0 +1,173 @@
+"""What a callback changes in training is resumed: groups that it adds, at AFTER_LOAD too, what trains, and modes."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.optim import lr_scheduler
+
+from engine_core import Callback, Logger, State
+from engine_core.callbacks.checkpoint_saver import CheckpointSaver
+from engine_core.checkpoint import read_content, write_content
+from engine_core.errors import CheckpointError, CheckpointWarning
+
+from .parts import at, batches, net, same, trainer
+
+
+class Unfreeze(Callback):
+    """Adds the first layer to the optimizer in the second epoch, and a rate of its own to its scheduler."""
+
+    def __init__(self, *, resumes: bool = True) -> None:
+        self.resumes = resumes
+
+    def add(self, state: State) -> None:
+        optimizer: Any = state.optimizers[0]
+        if state.timestamp.epoch >= 1 and len(optimizer.param_groups) == 1:
+            rate = 0.1 * optimizer.param_groups[0]["lr"]
+            optimizer.add_param_group({"params": list(state.model[0].parameters()), "lr": rate})
+            for scheduler in state.schedulers:
+                scheduler.base_lrs.append(0.001)
+                scheduler.lr_lambdas.append(scheduler.lr_lambdas[0])
+
+    def epoch_start(self, state: State, logger: Logger) -> None:
+        self.add(state)
+
+    def after_load(self, state: State, logger: Logger) -> None:
+        if self.resumes:
+            self.add(state)
+
+
+class Decay:
+    """A rate that a scheduler saves, since it is no function."""
+
+    def __init__(self) -> None:
+        self.power = 0.9
+
+    def __call__(self, step: int) -> float:
+        return self.power**step
+
+
+def made(folder: Path, *callbacks: Any, **settings: Any) -> Any:
+    def adam(parameters: Any) -> Any:
+        return torch.optim.Adam([*parameters][2:], lr=0.01)
+
+    given = {"max_duration": "3ep", "seed": 3, "optimizers": adam, **settings}
+    return trainer(batches(6, 6), net(0.2), callbacks=[*callbacks, CheckpointSaver(folder, "1ba")], **given)
+
+
+def of(one: Any) -> Any:
+    state = one.state
+    rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in state.optimizers]
+    return dict(state.model.state_dict()), [o.state_dict()["state"] for o in state.optimizers], rates
+
+
+SCHEDULED = {"schedulers": lambda o: lr_scheduler.LambdaLR(o, Decay())}
+
+
+@pytest.mark.filterwarnings("ignore:no optimizer trains")
+@pytest.mark.parametrize(("length", "settings"), [("2ba", SCHEDULED), ("3ba", {}), ("3ba", SCHEDULED)])
+def test_a_group_that_is_added_in_training_is_resumed(length: str, settings: Any, tmp_path: Path) -> None:
+    with made(tmp_path / "whole", Unfreeze(), **settings) as whole:
+        whole.fit()
+    with made(tmp_path / "first", Unfreeze(), **settings) as first:
+        first.fit(length)
+    with made(tmp_path / "second", Unfreeze(), load_path=tmp_path / "first", **settings) as second:
+        second.fit()
+    assert same(of(second), of(whole))
+
+
+@pytest.mark.filterwarnings("ignore:no optimizer trains")
+def test_a_group_that_no_callback_adds_again_is_refused_with_the_place_to_add_it(tmp_path: Path) -> None:
+    with made(tmp_path, Unfreeze()) as first:
+        first.fit("3ba")
+    with pytest.raises(CheckpointError) as refused:
+        made(tmp_path / "second", Unfreeze(resumes=False), load_path=tmp_path)
+    assert str(refused.value) == (
+        "optimizers[0] (Adam) differs from the saved one in its parameters or their order: None where it had "
+        "'0.weight'; a callback that adds parameter groups or optimizers in training has to add them in its after_load "
+        "too"
+    )
+
+
+def test_an_optimizer_of_another_class_that_a_callback_sets_is_refused_by_both_names(tmp_path: Path) -> None:
+    def replace(state: Any) -> None:
+        state.optimizers = [torch.optim.Adam(state.model.parameters(), lr=0.1)]
+
+    given = {"optimizers": torch.optim.SGD}
+    with made(tmp_path, **given) as first:
+        first.fit("1ba")
+    with pytest.raises(CheckpointError, match=r"optimizers\[0\] is Adam and can't load the saved state of SGD"):
+        made(tmp_path / "second", at("after_load", replace), load_path=tmp_path, **given)
+
+
+def changing(folder: Path, model: Any = None, change: Any = None, **settings: Any) -> Any:
+    """Return a trainer of two epochs, in whose second one a callback changes something, once."""
+
+    def once(state: Any) -> None:
+        if change is not None and state.timestamp.epoch == 1:
+            change(state)
+
+    given = {"max_duration": "3ep", "seed": 3, "callbacks": [at("epoch_start", once), CheckpointSaver(folder, "1ba")]}
+    return trainer(batches(6, 6), model or net(0.2), **{**given, **settings})
+
+
+def frozen() -> Any:
+    model = net(0.2)
+    model[0].requires_grad_(False)
+    return model
+
+
+def unfreeze(state: Any) -> None:
+    state.model[0].requires_grad_(True)
+
+
+def infer(state: Any) -> None:
+    state.model.eval()
+
+
+@pytest.mark.parametrize(("model", "change"), [(frozen, unfreeze), (net, infer)], ids=["unfrozen", "in eval mode"])
+def test_what_a_callback_changed_once_is_resumed(model: Any, change: Any, tmp_path: Path) -> None:
+    def run(folder: Path, **loading: Any) -> Any:
+        with changing(folder, model(), change, **loading) as one:
+            one.fit()
+        return dict(one.state.model.state_dict())
+
+    whole = run(tmp_path / "whole")
+    with changing(tmp_path / "first", model(), change) as first:
+        first.fit("3ba")
+    # The program is the same, so nothing differs.
+    assert same(run(tmp_path / "second", load_path=tmp_path / "first", load_changed="error"), whole)
+
+
+def test_a_model_that_comes_otherwise_is_told_and_resumes_as_saved(tmp_path: Path) -> None:
+    with changing(tmp_path) as one:
+        one.fit("1ba")
+    other = frozen()
+    other[1].eval()
+    given = "in the model was given as False but resumes as saved: it was given as True"
+    told = [f"requires_grad of '0.weight' and '0.bias' {given}", f"training of '1' {given}"]
+    with pytest.raises(CheckpointError) as refused:
+        changing(tmp_path, other, load_path=tmp_path, load_changed="error")
+    assert all(f"\n  {line}" in str(refused.value) for line in told)
+    assert not other[0].weight.requires_grad
+    assert not other[1].training
+    with pytest.warns(CheckpointWarning) as warned:
+        changing(tmp_path, other, load_path=tmp_path).close()
+    assert [str(w.message).partition(": ")[2] for w in warned] == told
+    assert other[0].weight.requires_grad
+    assert other[1].training
+
+
+def test_modes_that_no_run_saved_are_refused(tmp_path: Path) -> None:
+    with changing(tmp_path) as one:
+        one.fit("1ba")
+    checkpoint = tmp_path / "ep0-ba1"
+    content = read_content(checkpoint)
+    shutil.rmtree(checkpoint)
+    state = {**content.state, "modes": {"now": {"model": {"training": {"0": 3}}}}}
+    write_content(checkpoint, replace(content, state=state))
+    with pytest.raises(CheckpointError, match="the checkpoint has no valid training of the model"):
+        changing(tmp_path, load_path=tmp_path)
