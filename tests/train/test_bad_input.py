@@ -64,7 +64,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("settings", "message"), REFUSED, ids=str)
+@pytest.mark.parametrize(("settings", "message"), REFUSED, ids=[message for _, message in REFUSED])
 def test_it_is_refused_when_the_trainer_is_made_and_nothing_has_started(settings: Any, message: str) -> None:
     events: list[str] = []
     watched = {"callbacks": writing_down(events)} if "callbacks" not in settings else {}

@@ -73,7 +73,7 @@ NEEDS_ROWS: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("settings", "named"), NEEDS_ROWS, ids=str)
+@pytest.mark.parametrize(("settings", "named"), NEEDS_ROWS, ids=[named for _, named in NEEDS_ROWS])
 def test_what_needs_rows_is_refused_before_the_first_step(
     settings: Any, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -167,7 +167,7 @@ MODES = {"no_grad": torch.no_grad, "inference": torch.inference_mode, "grad": to
 
 
 @pytest.mark.parametrize("norm_first", [True, False])
-@pytest.mark.parametrize("activation", [F.gelu, "relu", nn.ReLU(), torch.tanh], ids=str)
+@pytest.mark.parametrize("activation", [F.gelu, "relu", nn.ReLU(), torch.tanh], ids=["gelu", "relu", "ReLU", "tanh"])
 def test_in_evaluation_and_in_training_a_layer_computes_the_formula(norm_first, activation):
     layer = make_layer(batch_first=norm_first, norm_first=norm_first, activation=activation)
     apply_gated_linear_units(layer)
