@@ -39,6 +39,7 @@ LOOPS: dict[str, dict[str, Any]] = {
     "ignored and weighted": {"loss_fn": IGNORING, "microbatch_size": 2},
     "fewer rows than ranks": {"rows": 17},
     "blocks in blocks": {"blocks": [LAYER, "TransformerEncoder", "Linear"]},
+    "no blocks": {"blocks": []},
     "the model a block": {"blocks": ["Net", nn.TransformerEncoderLayer]},
     "whole between forward and backward": {"args": {"reshard_after_forward": False}},
     "tied weights": {"net": {"tied": True}},

@@ -57,17 +57,6 @@ class Failing(nn.Module):
         return F.cross_entropy(outputs, targets)
 
 
-@pytest.mark.parametrize("microbatch_size", [None, 8])
-def test_the_labels_are_back_where_the_loss_raised(microbatch_size: int | None) -> None:
-    loss, batches = Failing(), [(X, Y), (X, Y)]
-    with trainer_of(net(), batches, loss_fn=loss, microbatch_size=microbatch_size) as trainer:
-        with pytest.raises(RuntimeError, match="no loss"):
-            trainer.fit()
-        assert [targets.shape for targets in loss.seen] == [(8, 4), (8, 4)]
-        assert trainer.state.batch is batches[1]
-        assert trainer.state.batch[1] is Y
-
-
 def test_an_outer_algorithm_finds_the_labels_of_each_microbatch_also_of_one_whose_loss_raised() -> None:
     found: list[Any] = []
 

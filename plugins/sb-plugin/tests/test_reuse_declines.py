@@ -397,6 +397,7 @@ REASONS: dict[str, tuple[Callable[[], Any], str]] = {
     "DataParallel": (lambda: nn.DataParallel(net()), r"the model \(DataParallel\) is wrapped by DataParallel"),
     "DDP": (lambda: net(of_torch("DistributedDataParallel")), "'1' .*is wrapped by DistributedDataParallel"),
     "FSDP": (lambda: net(of_torch("FullyShardedDataParallel")), "'1' .*is wrapped by FSDP"),
+    "fully_shard": (lambda: net(of_torch("FSDPModule")), "'1' .*is wrapped by fully_shard"),
     "no Linear": (lambda: nn.Sequential(nn.Conv2d(1, 1, 1)), "Sequential has no layer that is exactly"),
     "own forward": (with_own_forward, r"'1' \(Linear\) has its own forward"),
 }

@@ -124,6 +124,13 @@ def test_each_active_step_logs_what_was_kept(
     assert (step, metrics) == (11, pytest.approx(named, nan_ok=True))
 
 
+def test_without_destinations_nothing_is_computed_for_the_log(
+    engine_of: Any, pruned: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sb_plugin.algorithm.summary_of", None)
+    pruned(engine_of(SelectiveBackprop(**ALWAYS)))
+
+
 def no_reduction(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(outputs, targets)
 

@@ -133,6 +133,17 @@ def test_a_private_generator_starts_anywhere(monkeypatch: pytest.MonkeyPatch) ->
     assert choices[0] != choices[1]
 
 
+def test_a_forked_process_draws_from_its_own_generator(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.arange(64.0)
+    generators = []
+    for process in (1, 2, 1):
+        monkeypatch.setattr("os.getpid", lambda process=process: process)
+        select_using_loss(x, x, nn.Identity(), absolute)
+        generators.append(functional._private_generator(x.device, process))
+    assert generators[0] is generators[2] is not generators[1]
+    assert generators[0].initial_seed() != generators[1].initial_seed()
+
+
 def test_the_uniform_selector_calls_neither_model_nor_loss() -> None:
     def never(*_: Any, reduction: str = "mean") -> torch.Tensor:
         raise AssertionError
