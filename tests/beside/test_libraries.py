@@ -78,6 +78,30 @@ def test_bf16_is_that_of_our_trainer_with_scoring_in_the_precision_of_the_run(li
     assert differences(left._replace(losses=[]), ours._replace(losses=[])) == []
 
 
+class Differentiated(Algorithm):
+    """Looks at gradients that can be differentiated."""
+
+    metadata = AlgorithmMetadata(events=("after_backward",), writes=())
+    backwards_create_graph = True
+
+    def __init__(self) -> None:
+        self.found: list[bool] = []
+
+    def match(self, event: Any, state: Any) -> bool:
+        return True
+
+    def apply(self, event: Any, state: Any, logger: Any) -> None:
+        self.found.append(all(p.grad.requires_grad for p in state.model.parameters()))
+
+
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph=True")  # Lightning's own call of it
+def test_the_backward_builds_a_graph_for_an_algorithm_that_asks_for_it(library: str, tmp_path: Path) -> None:
+    algorithm = Differentiated()
+    left, _ = TRAINED_WITH[library](Given(tmp_path, [algorithm]))
+    assert algorithm.found == [True] * 14
+    assert differences(left, train_ours("none")) == []
+
+
 def test_a_skipped_step_leaves_weights_momentum_and_decay_alone(library: str, tmp_path: Path) -> None:
     seen = []
 

@@ -11,6 +11,7 @@ import pytest
 import pytorch_lightning
 import torch
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
+from lightning.pytorch.loggers.logger import DummyLogger
 from torch.utils.data import DataLoader, IterableDataset
 
 from engine_core import Event
@@ -165,6 +166,21 @@ def test_a_loader_without_length():
 
     assert callback.state.dataloader_len is None and heard == ["epoch_start", "epoch_end"] * 2
     assert differences(ended(module.net, callback.state, module.losses), train_ours("ema")) == []
+
+
+def test_what_algorithms_log_reaches_the_trainers_loggers():
+    class Keep(DummyLogger):
+        logged: list = []  # noqa: RUF012
+
+        def log_metrics(self, metrics, step=None):
+            self.logged.append((metrics, step))
+
+    def log(_, state):
+        callback.engine.logger.log_metrics({"mine": state.timestamp.batch * 10})
+
+    callback = make_callback("none", callbacks=[at_events([Event.BATCH_END], log)])
+    fit(callback, max_steps=2, logger=Keep())
+    assert [entry for entry in Keep.logged if "mine" in entry[0]] == [({"mine": 10}, 1), ({"mine": 20}, 2)]
 
 
 def test_results_have_lightnings_names():

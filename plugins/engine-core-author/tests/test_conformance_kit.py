@@ -95,6 +95,37 @@ def test_model_batches_and_loss_may_be_the_authors():
     assert with_outcome(Regression(), "passed") == PASSED
 
 
+class Detector(nn.Module):
+    """A model with its own loss, for batches that are mappings."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, batch):
+        return self.layer(batch["x"])
+
+    def loss(self, outputs, batch):
+        return (outputs - batch["y"]).square().mean()
+
+
+class OwnLoss(Regression):
+    """The same with a model that has its own loss."""
+
+    def make_model(self):
+        return Detector()
+
+    def make_batches(self):
+        return [{"x": torch.randn(6, 3), "y": torch.randn(6, 2)} for _ in range(3)]
+
+    def make_loss(self):
+        return None
+
+
+def test_a_model_with_its_own_loss_may_be_the_authors_and_its_batches_have_their_form():
+    assert with_outcome(OwnLoss(), "passed") == [check for check in PASSED if check != "test_batches"]
+
+
 class Bare:
     """An algorithm without the base class, without attributes, with what it has to have only."""
 

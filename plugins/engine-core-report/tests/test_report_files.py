@@ -102,3 +102,10 @@ def test_a_folder_that_is_a_link_is_not_followed(run, tmp_path):
     keep(tmp_path / "other", 1, "a.txt")
     (run / "files").symlink_to(tmp_path / "other" / "files")
     assert read_run(run).files == []
+
+
+def test_a_file_that_is_gone_by_now_is_shown_empty(run):
+    keep(run, 1, "a.txt", b"once")
+    data = read_run(run)
+    (run / "files" / "1" / "a.txt").unlink()
+    assert "a.txt step 1, 0 B" in Page(render([data])).text

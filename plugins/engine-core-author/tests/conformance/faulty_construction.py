@@ -1,5 +1,7 @@
 """Algorithms whose constructor takes nonsense, or whose `repr` says the wrong thing."""
 
+import itertools
+
 import torch
 
 from engine_core.errors import ArgumentError
@@ -27,6 +29,17 @@ class ShowsHowOftenItWasShown(AtLoss):
     def __repr__(self):
         self.shown += 1
         return f"ShowsHowOftenItWasShown({self.shown})"
+
+
+@caught_by("test_repr")
+class ShowsItsNumber(AtLoss):
+    made = itertools.count()
+
+    def __init__(self):
+        self.number = next(self.made)
+
+    def __repr__(self):
+        return f"ShowsItsNumber({self.number})"
 
 
 @caught_by("test_repr")

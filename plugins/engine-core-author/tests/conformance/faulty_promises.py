@@ -15,6 +15,11 @@ class ForgetsToReturn(AtLoss):
         super().match(event, state)
 
 
+@caught_by("test_metadata")
+class OfAnotherHookAPI(AtLoss):
+    metadata = AlgorithmMetadata.model_construct(events=(Event.AFTER_LOSS,), writes=("loss",), hook_api=2)
+
+
 @caught_by("test_match_is_pure")
 class CountsInMatch(AtLoss):
     asked = 0

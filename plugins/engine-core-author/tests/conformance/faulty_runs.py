@@ -85,6 +85,15 @@ class NeedsTuples(OfAPair):
         pass
 
 
+@caught_by("test_batches")
+class PassesDictsOver(OfAPair):
+    def match(self, event, state):
+        return isinstance(state.batch, (tuple, list)) and super().match(event, state)
+
+    def validate(self, state):
+        pass
+
+
 @caught_by("test_ragged_batches", also=["test_two_ranks"])
 class NeedsEqualBatches(OnTuples):
     metadata = AlgorithmMetadata(events=("init", "after_dataloader"), writes=("batch",))
