@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from engine_core import Algorithm, AlgorithmMetadata, Callback, Event
-from engine_core.callbacks.profiler import Profiler
 from engine_core.errors import AuditWarning
 from engine_core_author import RecordingDestination
 from engine_core_author.audit_callback import Audit
+from insight_plugin import Profiler
 
 from .accelerate_runs import Run, make_accelerator
 from .cases import make_loaders

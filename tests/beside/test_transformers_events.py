@@ -6,11 +6,11 @@ import pytest
 import transformers
 
 from engine_core import Algorithm, AlgorithmMetadata, Event
-from engine_core.callbacks.profiler import Profiler
 from engine_core.errors import AuditWarning
 from engine_core_author import RecordingDestination
 from engine_core_author.audit_callback import Audit
 from engine_core_author.probes import at_events
+from insight_plugin import Profiler
 
 from .cases import make_algorithms
 from .transformers_runs import KEYS, Digits, make_trainer

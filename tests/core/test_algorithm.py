@@ -5,7 +5,7 @@ import pytest
 
 from engine_core import Algorithm, AlgorithmMetadata, State
 from engine_core.algorithm import snake_case, unique_names
-from engine_core.observed_list import ObservedList
+from engine_core.state import ObservedList
 
 
 class Plain(Algorithm):

@@ -3,10 +3,10 @@
 import importlib
 from types import ModuleType
 
+import importlib_metadata
 import pytest
 
-from engine_core import moved as room
-from engine_core.moved import GROUP, moved
+from engine_core.moved import FORMER, GROUP, moved
 
 
 class Entry:
@@ -19,7 +19,7 @@ class Entry:
 @pytest.fixture
 def installed(monkeypatch):
     found = []
-    monkeypatch.setattr(room, "entry_points", lambda **asked: [e for e in found if asked["group"] == GROUP])
+    monkeypatch.setattr(importlib_metadata, "entry_points", lambda **asked: found if asked["group"] == GROUP else [])
     return found
 
 
@@ -44,7 +44,20 @@ def test_other_names_are_not_there(installed, name):
         moved("engine_core.old", "replace", extra="things")(name)
 
 
-@pytest.mark.parametrize("module", ["audit", "callbacks.audit", "doctor", "scaffold", "testing"])
-def test_what_only_authors_need_is_refused_with_the_extra_that_brings_it(installed, module):
-    with pytest.raises(ImportError, match=rf"engine_core.{module}.Some .*pip install 'engine-core\[author\]'"):
-        importlib.import_module(f"engine_core.{module}").Some  # noqa: B018
+@pytest.mark.parametrize(("module", "extra"), [pair for pair in FORMER.items() if pair[1]])
+def test_the_former_modules_are_found_however_they_are_imported(installed, module, extra):
+    package, _, last = f"engine_core.{module}".rpartition(".")
+    found = importlib.import_module(f"{package}.{last}")
+    refused = pytest.raises(ImportError, match=rf"{module}.Some .*pip install 'engine-core\[{extra}\]'")
+    with refused:
+        exec(f"from {package}.{last} import Some")
+    with refused:
+        exec(f"from {package} import {last} as found; found.Some")
+    with refused:
+        exec(f"import {package}.{last}; {package}.{last}.Some")
+    assert "Some" not in vars(found)
+
+
+def test_a_module_that_never_was_is_not_found():
+    with pytest.raises(ModuleNotFoundError, match=r"engine_core\.testin'"):
+        importlib.import_module("engine_core.testin")

@@ -126,14 +126,14 @@ def test_a_qualified_name_chooses_however_it_is_spelt(install, name):
 
 
 def test_a_built_in_name_cannot_be_shadowed(install):
-    install("evil-plugin", {"callbacks": {"profiler": "evil_module:Evil"}}, {"evil_module": "raise AssertionError"})
-    assert Registry.scan().load("callbacks", "profiler").__module__ == "engine_core.callbacks.profiler"
+    install("evil-plugin", {"callbacks": {"loss_guard": "evil_module:Evil"}}, {"evil_module": "raise AssertionError"})
+    assert Registry.scan().load("callbacks", "loss_guard").__module__ == "engine_core.callbacks.loss_guard"
     shadow = records("evil-plugin")[0]
     assert (shadow.status, shadow.reason) == (
         "ambiguous",
         (
-            f"'profiler' is claimed by engine-core {VERSION} and evil-plugin 1.0; the bare name means engine-core's; "
-            "use 'evil-plugin:profiler' for this one"
+            f"'loss_guard' is claimed by engine-core {VERSION} and evil-plugin 1.0; the bare name means engine-core's; "
+            "use 'evil-plugin:loss_guard' for this one"
         ),
     )
     assert [r.status for r in records("engine-core")] == ["available"] * len(records("engine-core"))
@@ -210,14 +210,14 @@ def test_an_instance_belongs_to_the_first_distribution_in_its_family(install):
     registry = Registry.scan()
     fake = registry.load("algorithms", "fake")
     mine = type("Mine", (fake,), {})
-    profiler = registry.load("callbacks", "profiler")
-    owners = [registry.distribution_of(thing) for thing in (fake, fake(), mine(), object(), profiler("trace.json"))]
+    guard = registry.load("callbacks", "loss_guard")
+    owners = [registry.distribution_of(thing) for thing in (fake, fake(), mine(), object(), guard())]
     assert owners == ["fake-plugin", "fake-plugin", "fake-plugin", None, "engine-core"]
 
 
 def test_a_users_own_algorithm_belongs_to_no_distribution():
     registry = Registry.scan()
-    mine = type("Mine", (registry.load("callbacks", "profiler").__base__,), {"__module__": "__main__"})
+    mine = type("Mine", (registry.load("callbacks", "loss_guard").__base__,), {"__module__": "__main__"})
     assert registry.distribution_of(mine()) is None
 
 

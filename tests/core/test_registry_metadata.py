@@ -132,7 +132,7 @@ def test_white_space_and_spelling_in_a_list_do_not_matter(install, monkeypatch, 
 
 @pytest.mark.parametrize("variable", ["ENGINE_CORE_PLUGINS", "ENGINE_CORE_DISABLE_PLUGINS"])
 def test_a_probable_misspelling_in_a_list_is_reported(install, monkeypatch, variable):
-    monkeypatch.setenv(variable, "acme-plugn, somebody-else, acme-plugin:acne, acme, profiler")
+    monkeypatch.setenv(variable, "acme-plugn, somebody-else, acme-plugin:acne, acme, loss_guard")
     install("acme-plugin", ACME, {"acme_module": ""})
     assert [doubt for doubt in Registry.scan().doubts if "somebody-else" not in doubt] == [
         (
@@ -140,5 +140,5 @@ def test_a_probable_misspelling_in_a_list_is_reported(install, monkeypatch, vari
             "did you mean 'acme-plugin:acme'?"
         ),
         f"{variable} lists 'acme-plugn', which is not an installed plugin or distribution; did you mean 'acme-plugin'?",
-        f"{variable} lists 'profiler', which has no effect: engine-core's own plugins are always enabled",
+        f"{variable} lists 'loss_guard', which has no effect: engine-core's own plugins are always enabled",
     ]

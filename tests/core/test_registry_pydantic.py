@@ -40,7 +40,7 @@ def test_a_command_that_trains_nothing_runs_no_code_of_others(run, command):
     [
         "import engine_core",
         "from engine_core import Algorithm, AlgorithmMetadata, Callback, Engine, PassMetadata, State",
-        "from engine_core.registry import Registry; Registry.scan().find('callbacks', 'profiler')",
+        "from engine_core.registry import Registry; Registry.scan().find('callbacks', 'loss_guard')",
     ],
 )
 def test_an_import_runs_no_code_of_others(run, program):

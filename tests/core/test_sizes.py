@@ -13,16 +13,16 @@ LINES_OF_A_FILE, LINES_OF_A_FUNCTION, PARAMETERS = 500, 40, 6
 LINES_OF_AN_ADAPTER = 350
 # Of the files and folders of the core: what is added to one has to displace something in it.
 BUDGET = {
-    "": 4080,
+    "": 4030,
     "batch": 830,
-    "callbacks": 1820,
+    "callbacks": 1550,
     "checkpoint": 1580,
-    "cli": 1010,
+    "cli": 1000,
     "config": 1030,
     "engine": 1830,
     "examples": 130,
     "explain": 570,
-    "loggers": 690,
+    "loggers": 680,
     "loop": 1520,
     "objective": 1170,
     "parallel": 1250,
@@ -31,7 +31,7 @@ BUDGET = {
     "run": 1410,
     "trainer": 4760,
 }
-FILES = 145
+FILES = 129
 TRAINERS = ("accelerate", "lightning", "transformers")
 
 LONGER_FUNCTIONS = {

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from engine_core.cli import main
 from engine_core.config import Config, ConfigError
+from engine_core.registry import Registry
 from engine_core.run import train
 
 torch.set_num_threads(1)
@@ -215,21 +216,6 @@ def test_train_checks_names_before_it_imports_a_plugin(install, tmp_path):
     assert "loud" not in sys.modules
 
 
-def test_the_profile_is_a_chrome_trace(run, tmp_path):
-    assert run("--out", "out", "--profile", "trace.json").exit_code == 0
-    trace = read(tmp_path / "trace.json")
-    events = trace["traceEvents"] if isinstance(trace, dict) else trace
-    assert "algorithm/Doze/batch_end" in {event.get("name") for event in events}
-    assert "event/fit" in read(tmp_path / "out" / "results.json")["timing"]["spans"]
-
-
-def test_timing_adds_up_the_parts_of_a_step_the_optimizers_among_them(run, tmp_path):
-    assert run("--out", "out", "--timing").exit_code == 0
-    timing = read(tmp_path / "out" / "results.json")["timing"]
-    assert timing["batches"] == timing["spans"]["event/batch"]["count"] == timing["spans"]["optimizer"]["count"] > 0
-    assert not (tmp_path / "trace.json").exists()
-
-
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -283,3 +269,13 @@ def test_a_second_ctrl_c_ends_within_a_batch_closes_callbacks_and_loses_no_line(
     assert [line["step"] for line in logged(tmp_path / "out")] == [0, 1, 2, 3]
     rows = (tmp_path / "out" / "metrics.csv").read_text().splitlines()[1:]
     assert [row.partition(",")[0] for row in rows] == ["0", "1", "2", "3"]
+
+
+def test_what_measures_is_asked_for_before_anything_is_made(run, monkeypatch, tmp_path):
+    registry = Registry.scan()
+    monkeypatch.setattr(registry, "records", [each for each in registry.records if each.name != "profiler"])
+    result = run("--out", "out", "--timing")
+    assert result.exit_code == 2
+    assert "'profiler' is not among" in result.output
+    assert 'pip install "engine-core[insight]" brings it' in result.output
+    assert not (tmp_path / "out").exists()

@@ -14,7 +14,6 @@ from engine_core.registry import Registry
 from .parts import trainer
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
-    "profiler": {"path": "trace.json"},
     "checkpoint_saver": {"folder": "checkpoints"},
     "threshold_stopper": {"metric": "eval/loss", "threshold": 1.0},
     "time_limit": {"limit": "1h"},

@@ -1,15 +1,12 @@
 """How long `fit` trains, and where the next one continues."""
 
-import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from engine_core import Time, Timestamp, Trainer
-from engine_core.callbacks.profiler import Profiler
 from engine_core.errors import ArgumentError, DurationWarning
 
 from .parts import at, batches, net, same, trainer, writing_down
@@ -122,17 +119,6 @@ def test_an_exhausted_loader_fires_before_dataloader_but_not_after_dataloader() 
     events: list[str] = []
     trainer(batches(8), callbacks=writing_down(events, ("before_dataloader", "after_dataloader", "epoch_end"))).fit()
     assert events == ["before_dataloader", "after_dataloader", "before_dataloader", "epoch_end"]
-
-
-def test_then_the_profilers_span_of_the_loader_is_closed_all_the_same(tmp_path: Path) -> None:
-    path = tmp_path / "trace.json"
-    with trainer(batches(8), callbacks=Profiler(path)) as made:
-        made.fit()
-    spans = [span for span in json.loads(path.read_text()) if span["name"].startswith("event/")]
-    ends = [span["ts"] + span["dur"] for span in spans if span["name"] == "event/dataloader"]
-    (epoch,) = [span["ts"] + span["dur"] for span in spans if span["name"] == "event/epoch"]
-    assert len(ends) == 2
-    assert max(ends) < epoch
 
 
 def test_fit_at_the_horizon_warns_and_returns() -> None:

@@ -277,7 +277,7 @@ def test_the_clock_stands_still_in_an_evaluation() -> None:
 def test_the_former_names_lead_to_the_loop_and_say_so() -> None:
     from engine_core import embed  # noqa: PLC0415
 
-    with pytest.warns(DeprecationWarning, match=r"engine_core\.embed is engine_core\.loop now: import Loop"):
+    with pytest.warns(DeprecationWarning, match=r"EmbeddedLoop has moved: import Loop from engine_core\.loop"):
         assert embed.EmbeddedLoop is Loop
     with pytest.raises(AttributeError, match="'Lop'"):
         _ = embed.Lop

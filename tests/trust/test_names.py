@@ -12,7 +12,7 @@ SHADOW = """
 from engine_core import Callback
 
 
-class Profiler(Callback):
+class Limit(Callback):
     def fit_end(self, state, logger):
         with open("shadow", "w"):
             pass
@@ -79,7 +79,7 @@ def test_a_name_is_free_where_the_other_claim_is_disabled(twins):
 
 @pytest.fixture(scope="module")
 def shadow(make_environment):
-    shadow = Plugin("shadow-plugin", SHADOW, "6.6", {"callbacks": {"profiler": "Profiler"}})
+    shadow = Plugin("shadow-plugin", SHADOW, "6.6", {"callbacks": {"time_limit": "Limit"}})
     return make_environment([shadow, HONEST])
 
 
@@ -87,20 +87,20 @@ def shadow(make_environment):
 def test_a_plugin_that_shadows_a_built_in_is_listed_with_both(shadow, command):
     done = shadow.engine_core("plugins", command)
     imported = " # s no" if command == "doctor" else ""
-    version = shadow.about(done, "profiler")[0].split()[3]
-    assert shadow.about(done, "profiler") == [
-        f"callbacks profiler engine-core {version} available{imported}",
-        f"callbacks profiler shadow-plugin 6.6 ambiguous{imported}",
+    version = shadow.about(done, "time_limit")[0].split()[3]
+    assert shadow.about(done, "time_limit") == [
+        f"callbacks time_limit engine-core {version} available{imported}",
+        f"callbacks time_limit shadow-plugin 6.6 ambiguous{imported}",
         (
-            f"'profiler' is claimed by engine-core {version} and shadow-plugin 6.6; the bare name means engine-core's; "
-            "use 'shadow-plugin:profiler' for this one"
+            f"'time_limit' is claimed by engine-core {version} and shadow-plugin 6.6; the bare name means engine-core's"
+            "; use 'shadow-plugin:time_limit' for this one"
         ),
     ]
     assert done.code == (1 if command == "doctor" else 0)
 
 
 def test_the_bare_name_gives_the_built_in_and_the_qualified_one_the_other(shadow):
-    done = shadow.train("honest", more="callbacks: [{name: profiler, args: {path: trace.json}}]")
-    assert (done.code, (shadow.work / "trace.json").exists(), (shadow.work / "shadow").exists()) == (0, True, False)
-    done = shadow.train("honest", more="callbacks: ['shadow-plugin:profiler']")
+    done = shadow.train("honest", more="callbacks: [{name: time_limit, args: {limit: 1h}}]")
+    assert (done.code, (shadow.work / "shadow").exists()) == (0, False)
+    done = shadow.train("honest", more="callbacks: ['shadow-plugin:time_limit']")
     assert (done.code, (shadow.work / "shadow").exists()) == (0, True)

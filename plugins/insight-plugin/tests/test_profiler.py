@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from engine_core import Algorithm, AlgorithmMetadata, Callback, Engine, Logger, State
-from engine_core.callbacks.profiler import CHUNK, Profiler
 from engine_core.engine.pipeline import Pipeline
 from engine_core.registry import Registry
+from insight_plugin.profiler import CHUNK, Profiler
 
 
 class Alg(Algorithm):
@@ -84,7 +84,7 @@ def test_what_is_written_is_chrome_trace_json(tmp_path):
 
 def test_times_are_microseconds(tmp_path, monkeypatch):
     clock = iter([1_000_000, 3_500_000, 4_000_250])
-    monkeypatch.setattr("engine_core.callbacks.profiler.time.perf_counter_ns", lambda: next(clock))
+    monkeypatch.setattr("insight_plugin.profiler.time.perf_counter_ns", lambda: next(clock))
     engine, profiler = make(tmp_path)
     with profiler.span("mine"):
         pass

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from engine_core import Algorithm, AlgorithmMetadata, Callback, Engine, Logger, State
-from engine_core.callbacks.profiler import Profiler
 from engine_core.time import Timestamp
+from insight_plugin.profiler import Profiler
 
 STEP = ("batch_start", "before_loss", "after_loss", "batch_end")
 
