@@ -27,7 +27,7 @@ from typing import NamedTuple
 import torch
 
 from engine_core import Algorithm, AlgorithmMetadata, Callback, Engine, Event, Logger, State, Trainer
-from engine_core.callbacks.profiler import Profiler
+from insight_plugin import Profiler
 
 STEPS = 100
 BATCHES = 1_000_000

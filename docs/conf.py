@@ -51,8 +51,12 @@ nitpick_ignore_regex = [("py:.*", r"(torch|collections|contextlib|typing|types|p
 nitpick_ignore_regex += [  # type variables, aliases, and types that users receive but do not create
     ("py:class", r"engine_core\.(passes\.contract\.[PT]|passes\.member\.Member)|engine_core_author\.rules\.Rule"),
     ("py:class", r"engine_core\.(passes\.pass_list\.PassList|registry\.registry\.Identity|loggers\.values\.T)"),
+    ("py:class", r"insight_plugin\.profiler\.Span"),
     ("py:class", r"engine_core\.registry\.distributions\.(EntryPoint|Installed)"),
-    ("py:class", r"engine_core\.(config\.reading\.Place|callbacks\.profiler\.Span|loop\.status\.(Phase|RunStatus))"),
+    (
+        "py:class",
+        r"engine_core\.(config\.reading\.Place|state\.(T|ObservedList|SpanRecorder)|loop\.status\.(Phase|RunStatus))",
+    ),
     ("py:class", r"engine_core\.(logger\.Destination|batch\.items\.HasBatch)"),
     ("py:class", r"engine_core(_author)?\.(ranks\.(T|_Meeting)|parallel\.wrapping\.Wrapping)|Deal"),
     ("py:class", r"engine_core\.checkpoint\.tensor_file\.TensorFile|Box|Shape|Callable\[\[\]"),

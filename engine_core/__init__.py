@@ -2,53 +2,36 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+import sys
+from typing import TYPE_CHECKING
+
+from .moved import FormerModules, on_first_use
 
 if TYPE_CHECKING:
-    from . import passes
-    from .algorithm import Algorithm
-    from .batch import Batches
-    from .callback import Callback, LoggerDestination
-    from .engine import Engine
-    from .event import Event
-    from .hookspecs import hookimpl
-    from .logger import Logger
-    from .metadata import AlgorithmMetadata, PassMetadata
-    from .objective import Loss, ModelLoss, Objective
-    from .passes import AlgorithmPass, algorithm_pass
-    from .run import load_model
-    from .state import State
-    from .time import Time, Timestamp, TimeUnit
-    from .trace import Trace, Traces
-    from .trainer import Trainer
-
-__all__ = [
-    "Algorithm",
-    "AlgorithmMetadata",
-    "AlgorithmPass",
-    "Batches",
-    "Callback",
-    "Engine",
-    "Event",
-    "Logger",
-    "LoggerDestination",
-    "Loss",
-    "ModelLoss",
-    "Objective",
-    "PassMetadata",
-    "State",
-    "Time",
-    "TimeUnit",
-    "Timestamp",
-    "Trace",
-    "Traces",
-    "Trainer",
-    "algorithm_pass",
-    "hookimpl",
-    "load_model",
-    "passes",
-]
+    from . import passes as passes
+    from .algorithm import Algorithm as Algorithm
+    from .batch import Batches as Batches
+    from .callback import Callback as Callback
+    from .callback import LoggerDestination as LoggerDestination
+    from .engine import Engine as Engine
+    from .event import Event as Event
+    from .hookspecs import hookimpl as hookimpl
+    from .logger import Logger as Logger
+    from .logger import Trace as Trace
+    from .logger import Traces as Traces
+    from .metadata import AlgorithmMetadata as AlgorithmMetadata
+    from .metadata import PassMetadata as PassMetadata
+    from .objective import Loss as Loss
+    from .objective import ModelLoss as ModelLoss
+    from .objective import Objective as Objective
+    from .passes import AlgorithmPass as AlgorithmPass
+    from .passes import algorithm_pass as algorithm_pass
+    from .run import load_model as load_model
+    from .state import State as State
+    from .time import Time as Time
+    from .time import Timestamp as Timestamp
+    from .time import TimeUnit as TimeUnit
+    from .trainer import Trainer as Trainer
 
 _HOMES = {
     "algorithm": ("Algorithm",),
@@ -57,29 +40,15 @@ _HOMES = {
     "engine": ("Engine",),
     "event": ("Event",),
     "hookspecs": ("hookimpl",),
-    "logger": ("Logger",),
+    "logger": ("Logger", "Trace", "Traces"),
     "metadata": ("AlgorithmMetadata", "PassMetadata"),
     "objective": ("Loss", "ModelLoss", "Objective"),
-    "passes": ("AlgorithmPass", "algorithm_pass"),
+    "passes": ("AlgorithmPass", "algorithm_pass", "passes"),
     "run": ("load_model",),
     "state": ("State",),
     "time": ("Time", "TimeUnit", "Timestamp"),
-    "trace": ("Trace", "Traces"),
     "trainer": ("Trainer",),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+__all__, __getattr__, __dir__ = on_first_use(__name__, _HOMES)
 
-
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for, so that importing the package costs next to nothing."""
-    if name == "passes":
-        return importlib.import_module(".passes", __name__)
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f".{_HOME_OF[name]}", __name__), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+sys.meta_path.append(FormerModules())

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
-    from .logger import Logger
+    from .logger import Logger, Traces
     from .state import State
-    from .trace import Traces
 
 __all__ = [
     "Callback",

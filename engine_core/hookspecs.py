@@ -14,9 +14,8 @@ import pluggy
 from .event import Event
 
 if TYPE_CHECKING:
-    from .logger import Logger
+    from .logger import Logger, Traces
     from .state import State
-    from .trace import Traces
 
 __all__ = ["PROJECT", "hookimpl"]
 

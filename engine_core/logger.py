@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 import weakref
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from .errors import ArgumentError, ArgumentTypeError, DestinationWarning
-from .messages import cause_of, warn
-from .observed_list import ObservedList
-from .state import State
-from .trace import Traces
+from .event import Event
+from .messages import cause_of, readable, table_in_html, warn
+from .state import ObservedList, State
 
 __all__ = [
     "FILE_NAME",
@@ -24,6 +23,8 @@ __all__ = [
     "Destination",
     "Isolation",
     "Logger",
+    "Trace",
+    "Traces",
     "is_event",
 ]
 
@@ -53,6 +54,40 @@ HOW_TO_STOP = (
 def is_event(line: Mapping[str, Any]) -> bool:
     """Return whether a line of `metrics.jsonl` is an event; older versions gave values no kind, and maybe that name."""
     return isinstance(kind := line.get("kind"), str) and kind != VALUES
+
+
+class Trace(NamedTuple):
+    """One algorithm at one event.
+
+    Args:
+        name: the algorithm's unique name in its engine, such as `Freeze-2`.
+        event: the event.
+        exit_code: what `apply` returned.
+        order: its place among the algorithms that ran, from 0.
+        run: False only if an earlier algorithm raised, so this one was never reached.
+    """
+
+    name: str
+    event: Event
+    exit_code: int | None
+    order: int
+    run: bool
+
+
+class Traces(OrderedDict[str, Trace]):
+    """The traces of one event in running order, under `<algorithm_name>/<EVENT>`, as in `Freeze-2/INIT`."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        """Return a table for a notebook."""
+        if not self:
+            return "<p>nothing ran</p>"
+        rows = [
+            (t.order, t.name, t.event.name, readable(repr(t.exit_code)) if t.run else "not reached")
+            for t in self.values()
+        ]
+        return table_in_html(("order", "algorithm", "event", "exit code"), rows)
 
 
 class Destination(Protocol):

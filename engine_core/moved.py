@@ -1,18 +1,49 @@
-"""Names that have moved from a module of the core to another distribution, importable for one more minor version."""
+"""Names found elsewhere: public ones in the modules of their package, and former ones where they have moved.
+
+Former names are found with a warning, and only until the next minor version.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Any
 
-from importlib_metadata import entry_points
-
-from .messages import warn
-
-__all__ = ["GROUP", "moved"]
-
 GROUP = "moved_from_engine_core"
-"""The group of entry points whose names are modules of the core, and whose values are where their names are now."""
+"""The group of entry points whose names are former modules, and whose values are where their names are now."""
+
+FORMER = {
+    **dict.fromkeys(("audit", "callbacks.audit", "doctor", "scaffold", "testing"), "author"),
+    **dict.fromkeys(("callbacks.gradient_norm", "callbacks.profiler", "callbacks.train_metrics"), "insight"),
+    **dict.fromkeys(("diff", "report"), "report"),
+    "embed": "",
+}
+"""The modules that have moved, and the extras that bring their distributions; they go with the next minor version."""
+_RENAMED = {"EmbeddedLoop": "Loop"}
+
+
+def on_first_use(
+    package: str, homes: Mapping[str, Iterable[str]]
+) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__all__`, `__getattr__` and `__dir__` of a package that imports a public name when it is asked for.
+
+    Args:
+        homes: the modules of the package, each with its public names, itself among them if it is public.
+    """
+    home_of = {name: home for home, names in homes.items() for name in names}
+
+    def find(name: str) -> Any:
+        if name not in home_of:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        home = import_module(f".{home_of[name]}", package)
+        value = home if name == home_of[name] else getattr(home, name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return sorted(home_of), find, lambda: sorted({*vars(sys.modules[package]), *home_of})
 
 
 def moved(module: str, *names: str, extra: str) -> Callable[[str], Any]:
@@ -29,11 +60,33 @@ def moved(module: str, *names: str, extra: str) -> Callable[[str], Any]:
     def find(name: str) -> Any:
         if name.startswith("__") or (names and name not in names):
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        from importlib_metadata import entry_points  # noqa: PLC0415  nobody else who imports the package needs it
+
+        from .messages import warn  # noqa: PLC0415
+
         found = [*entry_points(group=GROUP, name=module)]
         if not found:
             raise ImportError(f"{module}.{name} has moved out of engine-core: pip install 'engine-core[{extra}]'")
-        now = found[0].value
-        warn(f"{module}.{name} has moved: import it from {now}; the old name goes away soon", DeprecationWarning)
-        return getattr(found[0].load(), name)
+        now = _RENAMED.get(name, name)
+        value = getattr(found[0].load(), now)
+        told = f"has moved: import {'it' if now == name else now} from {found[0].value}"
+        warn(f"{module}.{name} {told}; the old name goes with the next minor version", DeprecationWarning)
+        return value
 
     return find
+
+
+class FormerModules:
+    """Finds and makes the modules of `FORMER`, as the last of all finders, so that no other import pays for it."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """Return what Python makes a former module from."""
+        is_former = name.startswith(f"{__package__}.") and name.partition(".")[2] in FORMER
+        return ModuleSpec(name, self) if is_former else None  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Leave it to Python."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Give the module what finds its names."""
+        vars(module)["__getattr__"] = moved(module.__name__, extra=FORMER[module.__name__.partition(".")[2]])

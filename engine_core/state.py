@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import wraps
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from .batch import Batches, BatchKey, get_item, set_item
 from .errors import ArgumentError, EngineError, suggestion
 from .needs import EVERYTHING, Offers
-from .observed_list import ObservedList
 from .ranks import Ranks
 from .results import Results
 from .time import FIELD_OF, Time, Timestamp, TimeUnit
-from .trace import SpanRecorder
 
 if TYPE_CHECKING:
     import torch
@@ -27,7 +26,87 @@ if TYPE_CHECKING:
     from .checkpoint import Checkpoint
     from .objective import Objective
 
-__all__ = ["LoopControl", "State", "epochs_done", "length_of", "nearest_field", "train_length"]
+__all__ = [
+    "LoopControl",
+    "ObservedList",
+    "SpanRecorder",
+    "State",
+    "epochs_done",
+    "length_of",
+    "nearest_field",
+    "train_length",
+]
+
+
+T = TypeVar("T")
+
+
+class ObservedList(list[T]):
+    """A list that calls its observers before each change, so that an engine sees when it is edited in place."""
+
+    __slots__ = ("_observers",)
+
+    def __init__(self, items: Iterable[T] = ()) -> None:
+        super().__init__(items)
+        self._observers: list[Callable[[], None]] = []
+
+    @classmethod
+    def of(cls, given: Any) -> ObservedList[Any]:
+        """Return one object, several, or none (None) as an ObservedList; an ObservedList is returned as it is."""
+        if isinstance(given, cls):
+            return given
+        return cls(given if isinstance(given, (list, tuple)) else [] if given is None else [given])
+
+    def observe(self, on_change: Callable[[], None]) -> None:
+        """Call `on_change` at each change from now on."""
+        if on_change not in self._observers:
+            self._observers.append(on_change)
+
+    def stop_observing(self, on_change: Callable[[], None]) -> None:
+        """Stop calling `on_change`."""
+        if on_change in self._observers:
+            self._observers.remove(on_change)
+
+    def hand_over(self, successor: ObservedList[Any]) -> None:
+        """Call the observers, because `successor` replaces this list."""
+        if successor is not self:
+            self._changed()
+
+    def _changed(self) -> None:
+        for on_change in self._observers:
+            on_change()
+
+    def __reduce__(self) -> tuple[type[ObservedList[T]], tuple[list[T]]]:
+        return type(self), (list(self),)
+
+
+def _announcing(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a method of `list` call the observers first."""
+
+    @functools.wraps(method)
+    def call(self: ObservedList[Any], *args: Any, **options: Any) -> Any:
+        self._changed()
+        return method(self, *args, **options)
+
+    return call
+
+
+_CHANGES = "append extend insert remove pop clear reverse sort __setitem__ __delitem__ __iadd__ __imul__"
+for _name in _CHANGES.split():
+    setattr(ObservedList, _name, _announcing(getattr(list, _name)))
+
+
+class SpanRecorder(Protocol):
+    """Measures how long the parts of an event take, as the profiler does."""
+
+    def begin(self, span: str) -> None:
+        """Open a span that `end` closes."""
+
+    def end(self, span: str) -> None:
+        """Close a span if it is open."""
+
+    def span(self, name: str) -> AbstractContextManager[object]:
+        """Return a context whose duration is recorded under `name`."""
 
 
 class _Referable:
@@ -352,7 +431,7 @@ def _moved(path: str) -> property:
 _init = State.__init__
 
 
-@wraps(_init)
+@functools.wraps(_init)
 def _init_with_moved(state: State, *args: Any, **given: Any) -> None:
     moved = {name: given.pop(name) for name in _MOVED.keys() & given}
     _init(state, *args, **given)

@@ -16,9 +16,8 @@ from ..callback import Callback
 from ..errors import ArgumentError, CheckpointError, CheckpointWarning, EngineError, did_you_mean
 from ..logger import Logger
 from ..messages import warn
-from ..observed_list import ObservedList
 from ..ranks import Ranks
-from ..state import State
+from ..state import ObservedList, State
 from ..time import Time, Timestamp
 from .monitor import Monitor
 

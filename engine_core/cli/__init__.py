@@ -12,10 +12,20 @@ import click
 from ..errors import EngineError, RankError
 from ..messages import escaped
 from ..registry import CORE
-from .groups import LAST_LINES, CommandGroup, GivenPath, code_of, is_first, is_first_here, is_told_elsewhere
-from .tables import format_table, warn_of_doubts
+from .groups import (
+    LAST_LINES,
+    CommandGroup,
+    GivenPath,
+    code_of,
+    explained,
+    explaining,
+    is_first,
+    is_first_here,
+    is_told_elsewhere,
+)
+from .plugins import format_table, warn_of_doubts
 
-__all__ = ["GivenPath", "format_table", "main", "warn_of_doubts"]
+__all__ = ["GivenPath", "explained", "explaining", "format_table", "main", "warn_of_doubts"]
 
 
 class _Main(CommandGroup):

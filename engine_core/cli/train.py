@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import shlex
 import signal
 import sys
+import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import click
 
@@ -18,15 +22,15 @@ from ..callbacks.reporter import RunReporter, as_line, clock, header_lines
 from ..config import Config, ParallelSettings, check_plugins, load_config, override
 from ..errors import SameRunError
 from ..examples import EXAMPLES, find_example
-from ..messages import aligned, join_words, plural
+from ..messages import aligned, escaped, join_words, plural
 from ..signals import SignalGuard
-from .groups import LAST_LINES, NOT_WHOLE, PAUSED, GivenPath, code_of, is_first
-from .streams import LEVELS, Showing, import_beside
+from .groups import LAST_LINES, NOT_WHOLE, PAUSED, GivenPath, code_of, import_beside, is_first, stdout_at_stderr
 
 if TYPE_CHECKING:
     from ..run import Ending, Run, RunResults
 
 _GIVEN = "engine_core.given"
+LEVELS = ("debug", "info", "warning", "error")
 
 
 class _RememberingCommand(click.Command):
@@ -260,3 +264,71 @@ def _last_lines(ending: Ending, resume: str) -> list[str]:
     elif not whole:
         lines.append("no checkpoint was saved, so the run can't be resumed")
     return [*lines, f"results in {ending.folder}"] if whole else lines
+
+
+@dataclass(frozen=True)
+class Showing:
+    """How much of a run the command line asks for; `level` is that of `--log-level`, None if not given."""
+
+    quiet: bool
+    as_json: bool
+    level: str | None
+
+    def __post_init__(self) -> None:
+        if self.quiet and self.as_json:
+            raise click.UsageError("give either --quiet, which leaves stdout empty, or --json, not both")
+
+    @property
+    def has_text(self) -> bool:
+        """Are the results printed to stdout as text?"""
+        return not self.quiet and not self.as_json
+
+    @property
+    def has_progress(self) -> bool:
+        """Are header, evaluations and progress shown on stderr?"""
+        return not self.as_json and (self.level or ("warning" if self.quiet else "info")) in ("debug", "info")
+
+    @contextlib.contextmanager
+    def applied(self) -> Iterator[Callable[[str], None] | None]:
+        """Keep stdout for what was asked for, and yield what writes a JSON line to it, if that was."""
+        with contextlib.ExitStack() as stack:
+            if self.level is not None:
+                stack.enter_context(_logging_at(self.level))
+            if self.level == "error":
+                stack.enter_context(warnings.catch_warnings())
+                warnings.showwarning = lambda *_, **__: None  # filters stay: one may turn a warning into an error
+            stdout = None if self.has_text else stack.enter_context(stdout_at_stderr())
+            yield (lambda line: _write(line, stdout)) if self.as_json else None
+
+
+def _write(line: str, stdout: TextIO | None) -> None:
+    if stdout is not None:
+        with contextlib.suppress(OSError):  # its reader is gone, or a disk is full: training matters more
+            stdout.write(f"{line}\n")
+            stdout.flush()
+
+
+@contextlib.contextmanager
+def _logging_at(level: str) -> Iterator[None]:
+    """Show the records of Python's logging on stderr from this level on."""
+    root, handler = logging.getLogger(), _Stderr()
+    former = root.level
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    try:
+        yield
+    finally:
+        root.setLevel(former)
+        root.removeHandler(handler)
+
+
+class _Stderr(logging.Handler):
+    """Writes records like the command's warnings, `info: my_module: ...`, to what stderr is at that time."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record."""
+        try:
+            text = f"{record.levelname.lower()}: {record.name}: {self.format(record)}"
+            click.echo(escaped(text, keep="\n"), err=True)
+        except Exception:  # noqa: BLE001  as all handlers do
+            self.handleError(record)

@@ -8,9 +8,8 @@ from typing import Any
 import pluggy
 
 from ..event import Event
-from ..logger import Logger
-from ..state import State
-from ..trace import SpanRecorder, Traces
+from ..logger import Logger, Traces
+from ..state import SpanRecorder, State
 from .host import Adapter, Noted
 from .pipeline import Pipeline
 

@@ -21,8 +21,7 @@ from ..event import Event
 from ..logger import Logger
 from ..messages import warn
 from ..registry import Registry, display_name
-from ..state import State, nearest_field
-from ..trace import SpanRecorder
+from ..state import SpanRecorder, State, nearest_field
 from .members import check_listed
 
 ARGUMENTS = ("event", "state", "logger", "traces")

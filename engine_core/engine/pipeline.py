@@ -11,12 +11,11 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from ..errors import MatchError, add_note
 from ..event import Event, events_between
-from ..logger import Logger
+from ..logger import Logger, Trace, Traces
 from ..messages import readable
 from ..passes import Member, PassList
 from ..state import State
 from ..time import Timestamp
-from ..trace import Trace, Traces
 from .members import name_members
 
 _OF_A_BATCH = [

@@ -20,9 +20,9 @@ from ..engine import Engine, admit, doubts_about, problems_of
 from ..errors import OrderError
 from ..event import Event
 from ..needs import EVERYTHING, Offers
-from ..observed_list import ObservedList
 from ..passes import AlgorithmRecord, Derivation, Member, PassArgument, PassList, parse_passes
 from ..registry import Registry
+from ..state import ObservedList
 from .explanation import Explanation, Unordered, skipped_by
 
 

@@ -16,10 +16,9 @@ from ..arguments import path_of
 from ..callback import LoggerDestination
 from ..errors import ArgumentError, DestinationWarning
 from ..files import cannot_write, finite, write_whole
-from ..logger import HOW_TO_STOP, VALUES, Logger
+from ..logger import HOW_TO_STOP, VALUES, Logger, Traces
 from ..messages import warn
 from ..state import State
-from ..trace import Traces
 from .values import in_json
 from .whole_lines import MOST_DUE_BYTES, Lines, write_table
 

@@ -12,6 +12,7 @@ from ..callbacks.time_limit import TimeLimit
 from ..checkpoint import RUN_CHECKPOINTS
 from ..config import (
     Config,
+    Place,
     bind,
     build,
     build_algorithms,
@@ -19,6 +20,7 @@ from ..config import (
     build_listeners,
     build_passes,
     check_plugins,
+    find_plugin,
     find_target,
     import_plugin,
     make_factory,
@@ -45,13 +47,15 @@ def make_trainer(
 
     Args:
         loggers, callbacks: more of them, besides the config's.
-        profile: arguments of a profiler; None: the run has none.
+        profile: arguments of the callback that is registered as `profiler`; None: the run has none.
         folder: the run's folder, where checkpoints go; without one only a config's own saver saves.
         watch: callbacks that show the run in place of the config's `progress_bar`.
 
     Raises:
         ConfigError: (a ValueError) with file, line, key and remedy for what can't be made.
     """
+    if profile is not None:
+        find_plugin("callbacks", "profiler", Place())
     parts = make_parts(config)
     own = parts["callbacks"]
     savers = [] if folder is None else savers_of(config, folder, own)

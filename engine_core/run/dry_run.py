@@ -15,7 +15,6 @@ from torch.utils.data import DataLoader
 
 from ..callback import saver_folders
 from ..callbacks.checkpoint_saver import CheckpointSaver
-from ..callbacks.profiler import Profiler
 from ..callbacks.reporter import header_of
 from ..checkpoint import read_content, resolve
 from ..config import Config
@@ -41,7 +40,7 @@ def try_config(config: Config, folder: Path | str | None = None) -> Trial:
     """Make everything that `config` describes, run one batch of training and of each evaluation loader, save and read.
 
     A checkpoint and the weights are written to a temporary folder and read. Loggers are made and get nothing; savers
-    and profilers of the config are made and stay out. A stream loses the batches that are read from it.
+    and what measures the timing are made and stay out. A stream loses the batches that are read from it.
 
     Args:
         folder: where the run is going to write, which has to be free.
@@ -58,7 +57,7 @@ def try_config(config: Config, folder: Path | str | None = None) -> Trial:
     with tempfile.TemporaryDirectory(prefix="engine-core-") as own:
         place = ranks.first(own)
         saver = CheckpointSaver(place, "1ba", on_error="stop")
-        kept = [each for each in parts["callbacks"] if not isinstance(each, Profiler) and not saver_folders([each])]
+        kept = [each for each in parts["callbacks"] if not hasattr(each, "timing") and not saver_folders([each])]
         whole = parts["eval_dataloader"]
         loaders = {label: one_batch(loader) for label, loader in whole.items()}
         parts |= {"callbacks": [*kept, saver], "loggers": [], "eval_dataloader": loaders, "progress_bar": False}

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from ..callback import saver_folders
-from ..callbacks.profiler import Profiler
 from ..checkpoint import BEST, MODEL, has_checkpoint, resolve, with_average, write_weights
 from ..errors import CheckpointError
 from ..files import finite
@@ -39,7 +38,7 @@ class RunResults:
         algorithms: how often each algorithm ran, as in `{"Noise/AFTER_DATALOADER": 40}`, or `{"Noise": 0}` if never.
         approximate: the evaluation results that depend on the size of batches, see `Objective`.
         is_paused: did the run pause, as at a time limit, before its end? Then there is no `results.json`.
-        timing: how long each part took in sum, see `Profiler`; None if it was not measured.
+        timing: how long each part took in sum, by span; None if it was not measured.
     """
 
     folder: Path
@@ -148,8 +147,8 @@ def results_of(trainer: Trainer, files: RunFiles) -> RunResults:
 
 
 def timing_of(trainer: Trainer) -> Mapping[str, Any] | None:
-    """Return how long each part of a trainer's run took, if a profiler measured it."""
-    return next((each.timing for each in trainer.state.callbacks if isinstance(each, Profiler)), None)
+    """Return how long each part of a trainer's run took, if a callback measured it, which then has a `timing`."""
+    return next((each.timing for each in trainer.state.callbacks if hasattr(each, "timing")), None)
 
 
 def _checkpoints(trainer: Trainer, folder: Path) -> dict[str, str | None]:

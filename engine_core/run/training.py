@@ -34,7 +34,7 @@ class Run:
 
     Args:
         folder: the run's folder; default: a new one below `runs`.
-        profile: write a Chrome trace of the run to this file, and what `timing` does.
+        profile: write a Chrome trace of the run to this file, with the callback `profiler`, and what `timing` does.
         timing: add to `results.json` how long each part of the run took in sum.
         watch: callbacks that show the run in place of the config's `progress_bar`.
         hand_on: receives each line that `train --json` prints.

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from engine_core import Algorithm, AlgorithmMetadata, Event
-from engine_core.callbacks.profiler import Profiler
 from engine_core.errors import AuditWarning
 from engine_core_author import RecordingDestination
 from engine_core_author.audit_callback import Audit
 from engine_core_author.probes import at_events
+from insight_plugin import Profiler
 
 from .cases import differences, make_algorithms, train_ours
 from .libraries import KEYS_OF, TRAINED_WITH, Given

@@ -6,11 +6,11 @@ import subprocess
 import sys
 from types import ModuleType
 
+import importlib_metadata
 import pytest
 
 import engine_core
-from engine_core import moved as room
-from engine_core.moved import GROUP, moved
+from engine_core.moved import FORMER, GROUP, moved
 
 from .test_layers import TORCH_FREE
 from .tree import MODULES
@@ -44,9 +44,9 @@ print(json.dumps([blamed, sorted(sys.modules)]))
     assert set(LIGHT) <= set(loaded)
 
 
-def test_importing_the_package_alone_imports_none_of_its_modules_and_no_dependency():
+def test_importing_the_package_alone_imports_one_of_its_modules_and_no_dependency():
     loaded = run("import json, sys, engine_core; print(json.dumps(sorted(sys.modules)))")
-    assert [name for name in loaded if name.startswith("engine_core")] == ["engine_core"]
+    assert [name for name in loaded if name.startswith("engine_core")] == ["engine_core", "engine_core.moved"]
     assert {"pydantic", "pluggy", "importlib_metadata"} & set(loaded) == set()
 
 
@@ -118,7 +118,7 @@ PROGRAM = """
 from engine_core import Algorithm, AlgorithmMetadata, Callback, Engine, PassMetadata, State
 from engine_core.registry import Registry
 
-Registry.scan().find("callbacks", "profiler")
+Registry.scan().find("callbacks", "loss_guard")
 
 from engine_core.cli import main
 
@@ -147,7 +147,7 @@ class Entry:
 @pytest.fixture
 def installed(monkeypatch):
     found = []
-    monkeypatch.setattr(room, "entry_points", lambda **asked: [e for e in found if asked["group"] == GROUP])
+    monkeypatch.setattr(importlib_metadata, "entry_points", lambda **asked: found if asked["group"] == GROUP else [])
     return found
 
 
@@ -166,10 +166,26 @@ def test_without_the_distribution_the_error_says_what_to_install(installed):
         moved("engine_core.old", extra="things")("replace")
 
 
-def test_other_names_are_not_there_and_what_only_authors_need_is_refused_with_the_extra_that_brings_it(installed):
+def test_other_names_are_not_there(installed):
     for name in ("other", "__path__"):
         with pytest.raises(AttributeError, match=f"engine_core.old.*{name}"):
             moved("engine_core.old", "replace", extra="things")(name)
-    for module in ("audit", "callbacks.audit", "doctor", "scaffold", "testing"):
-        with pytest.raises(ImportError, match=rf"engine_core.{module}.Some .*pip install 'engine-core\[author\]'"):
-            importlib.import_module(f"engine_core.{module}").Some  # noqa: B018
+
+
+@pytest.mark.parametrize(("module", "extra"), [pair for pair in FORMER.items() if pair[1]])
+def test_the_former_modules_are_found_however_they_are_imported(installed, module, extra):
+    package, _, last = f"engine_core.{module}".rpartition(".")
+    found = importlib.import_module(f"{package}.{last}")
+    refused = pytest.raises(ImportError, match=rf"{module}.Some .*pip install 'engine-core\[{extra}\]'")
+    with refused:
+        exec(f"from {package}.{last} import Some")
+    with refused:
+        exec(f"from {package} import {last} as found; found.Some")
+    with refused:
+        exec(f"import {package}.{last}; {package}.{last}.Some")
+    assert "Some" not in vars(found)
+
+
+def test_a_module_that_never_was_is_not_found():
+    with pytest.raises(ModuleNotFoundError, match=r"engine_core\.testin'"):
+        importlib.import_module("engine_core.testin")

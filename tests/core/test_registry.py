@@ -82,14 +82,14 @@ def test_a_name_that_two_claim_is_an_error_unless_it_is_qualified_or_one_is_disa
 
 
 def test_a_built_in_name_cannot_be_shadowed(install):
-    install("evil-plugin", {"callbacks": {"profiler": "evil_module:Evil"}}, {"evil_module": "raise AssertionError"})
-    assert Registry.scan().load("callbacks", "profiler").__module__ == "engine_core.callbacks.profiler"
+    install("evil-plugin", {"callbacks": {"loss_guard": "evil_module:Evil"}}, {"evil_module": "raise AssertionError"})
+    assert Registry.scan().load("callbacks", "loss_guard").__module__ == "engine_core.callbacks.loss_guard"
     (shadow,) = records("evil-plugin")
     assert (shadow.status, shadow.reason) == (
         "ambiguous",
         (
-            f"'profiler' is claimed by engine-core {Registry.scan().version_of('engine-core')} and evil-plugin 1.0; "
-            "the bare name means engine-core's; use 'evil-plugin:profiler' for this one"
+            f"'loss_guard' is claimed by engine-core {Registry.scan().version_of('engine-core')} and evil-plugin 1.0; "
+            "the bare name means engine-core's; use 'evil-plugin:loss_guard' for this one"
         ),
     )
     assert {r.status for r in records("engine-core")} == {"available"}
@@ -139,10 +139,10 @@ def test_a_disabled_plugin_is_refused_before_it_is_imported(install, monkeypatch
 def test_an_instance_belongs_to_the_first_distribution_in_its_family_and_ones_own_class_to_none(install):
     install("fake-plugin", FAKE, {"fake_module": source_of("Fake")})
     registry = Registry.scan()
-    fake, profiler = registry.load("algorithms", "fake"), registry.load("callbacks", "profiler")
+    fake, guard = registry.load("algorithms", "fake"), registry.load("callbacks", "loss_guard")
     mine = type("Mine", (fake,), {})
-    own = type("Own", (profiler.__base__,), {"__module__": "__main__"})
-    things = (fake, fake(), mine(), object(), own(), profiler("trace.json"))
+    own = type("Own", (guard.__base__,), {"__module__": "__main__"})
+    things = (fake, fake(), mine(), object(), own(), guard())
     owners = [registry.distribution_of(thing) for thing in things]
     assert owners == ["fake-plugin", "fake-plugin", "fake-plugin", None, None, "engine-core"]
 

@@ -113,13 +113,13 @@ def test_a_disabled_plugin_is_disabled_whatever_else_is_wrong_with_it(install, m
 
 @pytest.mark.parametrize("variable", ["ENGINE_CORE_PLUGINS", "ENGINE_CORE_DISABLE_PLUGINS"])
 def test_a_probable_misspelling_in_a_list_is_reported(install, monkeypatch, variable):
-    monkeypatch.setenv(variable, "acme-plugn, somebody-else, acme-plugin:acne, acme, profiler")
+    monkeypatch.setenv(variable, "acme-plugn, somebody-else, acme-plugin:acne, acme, loss_guard")
     install("acme-plugin", ACME, {"acme_module": ""})
     nowhere = "which is not an installed plugin or distribution; did you mean"
     assert [doubt for doubt in Registry.scan().doubts if "somebody-else" not in doubt] == [
         f"{variable} lists 'acme-plugin:acne', {nowhere} 'acme-plugin:acme'?",
         f"{variable} lists 'acme-plugn', {nowhere} 'acme-plugin'?",
-        f"{variable} lists 'profiler', which has no effect: engine-core's own plugins are always enabled",
+        f"{variable} lists 'loss_guard', which has no effect: engine-core's own plugins are always enabled",
     ]
 
 

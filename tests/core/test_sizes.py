@@ -11,16 +11,16 @@ LINES_OF_A_FILE, LINES_OF_A_FUNCTION, PARAMETERS = 500, 40, 6
 LINES_OF_AN_ADAPTER = 350
 # Of the files and folders of the core: what is added to one has to displace something in it.
 BUDGET = {
-    "": 4080,
+    "": 4030,
     "batch": 830,
-    "callbacks": 1820,
+    "callbacks": 1550,
     "checkpoint": 1500,
-    "cli": 1010,
+    "cli": 1000,
     "config": 1030,
     "engine": 1830,
     "examples": 130,
     "explain": 570,
-    "loggers": 690,
+    "loggers": 680,
     "loop": 1470,
     "objective": 1170,
     "parallel": 1190,
@@ -29,7 +29,7 @@ BUDGET = {
     "run": 1410,
     "trainer": 4340,
 }
-FILES = 133
+FILES = 117
 TRAINERS = ("accelerate", "lightning", "transformers")
 
 LONGER_FUNCTIONS = {

@@ -14,7 +14,7 @@ def there(tmp_path):
 
 
 def test_a_config_that_works_is_ok_and_leaves_no_trace(train, tmp_path):
-    config = CONFIG + "callbacks: [{name: checkpoint_saver, args: {folder: own}}, {name: profiler, args: {path: p}}]\n"
+    config = CONFIG + "callbacks: [{name: checkpoint_saver, args: {folder: own}}]\n"
     train("--check", config=config)
     before = there(tmp_path)
     done = train("--check", config=config)

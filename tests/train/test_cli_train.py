@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from engine_core.manifest import read_manifest
+from engine_core.registry import Registry
 
 from .leaving import DOZES, cli
 
@@ -94,17 +95,14 @@ def test_runs_are_collected_below_runs(run, tmp_path):
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["mine", "mine-2"]
 
 
-def test_the_profile_is_a_chrome_trace_and_timing_adds_up_the_parts_of_a_step(run, tmp_path):
-    assert run("--out", "out", "--profile", "trace.json").exit_code == 0
-    trace = read(tmp_path / "trace.json")
-    events = trace["traceEvents"] if isinstance(trace, dict) else trace
-    assert "algorithm/Doze/batch_end" in {event.get("name") for event in events}
-    timing = read(tmp_path / "out" / "results.json")["timing"]
-    assert "event/fit" in timing["spans"]
-    assert timing["batches"] == timing["spans"]["event/batch"]["count"] == timing["spans"]["optimizer"]["count"] == 12
-    assert run("--out", "timed", "--timing").exit_code == 0
-    assert read(tmp_path / "timed" / "results.json")["timing"]["batches"] == 12
-    assert [path.name for path in tmp_path.glob("*.json")] == ["trace.json"]
+def test_what_measures_is_asked_for_before_anything_is_made(run, monkeypatch, tmp_path):
+    registry = Registry.scan()
+    monkeypatch.setattr(registry, "records", [each for each in registry.records if each.name != "profiler"])
+    result = run("--out", "out", "--timing")
+    assert result.exit_code == 2
+    assert "'profiler' is not among" in result.output
+    assert 'pip install "engine-core[insight]" brings it' in result.output
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,7 @@ from torch import nn
 
 from engine_core import Callback
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
-from engine_core.callbacks.profiler import Profiler
-from engine_core.errors import ArgumentError, CheckpointError, DurationWarning
+from engine_core.errors import CheckpointError, DurationWarning
 from engine_core.loggers.run_files import RunFiles
 
 from .leaving import CONFIG, cli, read, train
@@ -196,15 +195,3 @@ def test_a_model_that_could_not_be_loaded_again_is_refused_when_the_fit_begins(t
     made = trainer(batches(8), model, callbacks=CheckpointSaver(tmp_path))
     with made, pytest.raises(CheckpointError, match="'mask' is an expanded tensor"):
         made.fit()
-
-
-def test_a_profiler_overwrites_nothing_but_its_own_files(tmp_path):
-    file = tmp_path / "t.json"
-    file.write_text('{"a": 1}')
-    with pytest.raises(ArgumentError, match="is left as it is"):
-        Profiler(file)
-    assert file.read_text() == '{"a": 1}'
-    file.unlink()
-    for _ in range(2):
-        with trainer(batches(8), callbacks=Profiler(file)) as made:
-            made.fit()

@@ -10,7 +10,6 @@ from click.testing import CliRunner
 
 from engine_core.arguments import path_of
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
-from engine_core.callbacks.profiler import Profiler
 from engine_core.cli import main
 from engine_core.config import load_config
 from engine_core.loggers.run_files import RunFiles
@@ -50,13 +49,8 @@ def fits(**settings: Any) -> None:
 WRITES: dict[str, tuple[Callable[[], object], str]] = {
     "savers": (lambda: fits(callbacks=CheckpointSaver("~/saved")), "saved"),
     "loggers": (lambda: fits(loggers=RunFiles("~/logged")), "logged"),
-    "the profiler": (lambda: fits(callbacks=Profiler("~/trace.json")), "trace.json"),
     "a config's run": (lambda: train(load_config("~/config.yaml"), "~/made"), "made"),
     "train --out": (lambda: command("train", "~/config.yaml", "--out=~/made"), "made"),
-    "train --profile": (
-        lambda: command("train", "~/config.yaml", "--out=~/made", "--profile=~/trace.json"),
-        "trace.json",
-    ),
     "a report": (lambda: write_report([read_run("~/run")], "~/page.html"), "page.html"),
     "report --out": (lambda: command("report", "~/run", "--out=~/page.html"), "page.html"),
     "export": (lambda: command("checkpoint", "export", "~/run", "~/weights.safetensors"), "weights.safetensors"),

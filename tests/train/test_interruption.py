@@ -120,7 +120,6 @@ def test_closing_in_mid_epoch_releases_the_loader() -> None:
 
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
-    "profiler": {"path": "trace.json"},
     "checkpoint_saver": {"folder": "checkpoints"},
     "threshold_stopper": {"metric": "eval/loss", "threshold": 1.0},
     "time_limit": {"limit": "1h"},

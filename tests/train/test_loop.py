@@ -150,7 +150,7 @@ def test_what_is_not_offered_is_refused_as_soon_as_it_is_known() -> None:
 def test_the_former_names_lead_to_the_loop_and_say_so() -> None:
     from engine_core import embed  # noqa: PLC0415
 
-    with pytest.warns(DeprecationWarning, match=r"engine_core\.embed is engine_core\.loop now: import Loop"):
+    with pytest.warns(DeprecationWarning, match=r"EmbeddedLoop has moved: import Loop from engine_core\.loop"):
         assert embed.EmbeddedLoop is Loop
     with pytest.raises(AttributeError, match="'Lop'"):
         _ = embed.Lop

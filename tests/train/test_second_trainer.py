@@ -11,7 +11,6 @@ import torch
 from engine_core import Callback
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.callbacks.loss_guard import LossGuard
-from engine_core.callbacks.profiler import Profiler
 from engine_core.callbacks.reporter import RunReporter
 from engine_core.callbacks.stoppers import EarlyStopper, ThresholdStopper
 from engine_core.callbacks.time_limit import TimeLimit
@@ -30,7 +29,6 @@ MAKES: dict[str, Callable[[Path], Callback]] = {
     "early_stopper": lambda _: EarlyStopper("eval/loss", patience=2),
     "json_lines": lambda _: RunReporter(LINES.append),
     "loss_guard": lambda _: LossGuard(limit=3),
-    "profiler": lambda folder: Profiler(str(folder / "trace.json")),
     "threshold_stopper": lambda _: ThresholdStopper("eval/loss", 0.0),
     "time_limit": lambda _: TimeLimit("1h", then="stop"),
 }

@@ -14,7 +14,7 @@ SHADOW = """
 from engine_core import Callback
 
 
-class Profiler(Callback):
+class Limit(Callback):
     def fit_end(self, state, logger):
         with open("shadow", "w"):
             pass
@@ -37,7 +37,7 @@ BREAKS = (
 ORDER = {"algorithms": {"first": "First", "second": "Second"}, "passes": {"second_first": "second_first"}}
 PLUGINS = [
     *(ONE, TWO, HONEST),
-    Plugin("shadow-plugin", SHADOW, "6.6", {"callbacks": {"profiler": "Profiler"}}),
+    Plugin("shadow-plugin", SHADOW, "6.6", {"callbacks": {"time_limit": "Limit"}}),
     Plugin("printing-plugin", PRINTING, "0.3", {"algorithms": {"printing": "Bad"}}),
     Plugin("order-plugin", FIRST + SECOND + PASS, "0.3", ORDER),
 ]
@@ -59,8 +59,8 @@ def ran(environment):
         bare=Run(("honest", "twin")),
         qualified=Run(("two-plugin:twin", "one-plugin:twin", "honest")),
         alone=Run(("twin",), environ={"ENGINE_CORE_DISABLE_PLUGINS": "one-plugin"}),
-        built_in=Run(("honest",), more="callbacks: [{name: profiler, args: {path: trace.json}}]"),
-        shadow=Run(("honest",), more="callbacks: ['shadow-plugin:profiler']"),
+        built_in=Run(("honest",), more="callbacks: [{name: time_limit, args: {limit: 1h}}]"),
+        shadow=Run(("honest",), more="callbacks: ['shadow-plugin:time_limit']"),
         printing=Run(("printing",)),
         both=Run(("second", "first", "honest")),
         one=Run(("second", "honest")),
@@ -81,13 +81,13 @@ def test_two_claims_are_listed_with_both_distributions_and_a_shadowed_built_in_w
         f"algorithms twin two-plugin 2.0 ambiguous{imported}",
         REASON.format("two-plugin"),
     ]
-    version = environment.about(done, "profiler")[0].split()[3]
-    assert environment.about(done, "profiler") == [
-        f"callbacks profiler engine-core {version} available{imported}",
-        f"callbacks profiler shadow-plugin 6.6 ambiguous{imported}",
+    version = environment.about(done, "time_limit")[0].split()[3]
+    assert environment.about(done, "time_limit") == [
+        f"callbacks time_limit engine-core {version} available{imported}",
+        f"callbacks time_limit shadow-plugin 6.6 ambiguous{imported}",
         (
-            f"'profiler' is claimed by engine-core {version} and shadow-plugin 6.6; the bare name means engine-core's; "
-            "use 'shadow-plugin:profiler' for this one"
+            f"'time_limit' is claimed by engine-core {version} and shadow-plugin 6.6; the bare name means engine-core's"
+            "; use 'shadow-plugin:time_limit' for this one"
         ),
     ]
     assert done.code == (1 if command == "doctor" else 0)
@@ -109,13 +109,8 @@ def test_what_no_fault_touches_trains_and_each_remedy_works(ran, name):
 
 def test_the_bare_name_gives_the_built_in_and_the_qualified_one_the_other(environment, ran):
     assert (ran["built_in"][0].code, ran["shadow"][0].code) == (0, 0)
-    left = {name: environment.beside(name).work for name in ("built_in", "shadow")}
-    assert {name: (folder / "trace.json").exists() for name, folder in left.items()} == {
-        "built_in": True,
-        "shadow": False,
-    }
-    assert not (left["built_in"] / "shadow").exists()
-    assert (left["shadow"] / "shadow").exists()
+    left = {name: (environment.beside(name).work / "shadow").exists() for name in ("built_in", "shadow")}
+    assert left == {"built_in": False, "shadow": True}
 
 
 def test_what_an_import_prints_is_quoted_by_the_doctor_and_gets_into_no_json_and_no_output(environment, examined, ran):

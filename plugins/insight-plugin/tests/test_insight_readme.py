@@ -24,6 +24,7 @@ NAMES = {
     "norms": "Norms",
     "gradient_norm": "GradientNorm",
     "train_metrics": "TrainMetrics",
+    "profiler": "Profiler",
     "memory": "Memory",
     "confusion": "Confusion",
 }

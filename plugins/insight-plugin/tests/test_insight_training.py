@@ -58,7 +58,9 @@ def test_a_lazy_model_trains_and_is_watched(run: Any) -> None:
     assert seen.names("norms")[0] == "norms/gradient/0"
 
 
-@pytest.mark.parametrize(("module", "name"), [("gradient_norm", "GradientNorm"), ("train_metrics", "TrainMetrics")])
+@pytest.mark.parametrize(
+    ("module", "name"), [("gradient_norm", "GradientNorm"), ("profiler", "Profiler"), ("train_metrics", "TrainMetrics")]
+)
 def test_its_former_place_in_the_core_leads_here(module: str, name: str) -> None:
     with pytest.warns(DeprecationWarning, match=f"insight_plugin.{module}"):
         assert getattr(import_module(f"engine_core.callbacks.{module}"), name) is getattr(insight_plugin, name)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from engine_core.callback import LoggerDestination
-from engine_core.trace import Traces
+from engine_core.logger import Traces
 
 
 class RecordingDestination(LoggerDestination):

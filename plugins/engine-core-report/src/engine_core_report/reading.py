@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from engine_core.arguments import path_of
-from engine_core.callbacks.profiler import TIMING_SCHEMA
 from engine_core.errors import ArgumentError
 from engine_core.files import MOST_BYTES_OF_JSON, why_not
 from engine_core.logger import is_event
@@ -33,6 +32,7 @@ from .series import (
 
 Status = Literal["finished", "paused", "unfinished"]
 WATCHED = (NAME, "metrics.jsonl", "events.jsonl", "results.json", "timing.json", "files", "checkpoints")
+TIMING_SCHEMA = 1
 _OF_A_SPAN = ("count", "seconds", "own_seconds")
 _MOST_WARNINGS = 250
 

@@ -5,6 +5,7 @@ from .gradient_norm import GradientNorm
 from .memory import Memory
 from .model_summary import ModelSummary
 from .norms import Norms
+from .profiler import Profiler
 from .train_metrics import TrainMetrics
 
-__all__ = ["Confusion", "GradientNorm", "Memory", "ModelSummary", "Norms", "TrainMetrics"]
+__all__ = ["Confusion", "GradientNorm", "Memory", "ModelSummary", "Norms", "Profiler", "TrainMetrics"]

@@ -14,8 +14,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from engine_core.needs import WRITABLE
-from engine_core.observed_list import ObservedList
-from engine_core.state import State
+from engine_core.state import ObservedList, State
 
 from .digest import digest_bytes, digest_tensor, parts_of
 

@@ -8,15 +8,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from engine_core import AlgorithmMetadata, Callback, Engine, Logger, State
-from engine_core.callbacks.profiler import Profiler
+from engine_core import Algorithm, AlgorithmMetadata, Callback, Engine, Logger, State
 from engine_core.time import Timestamp
+from insight_plugin.profiler import Profiler
 
-from .parts import Always
 
-
-class Alg(Always):
+class Alg(Algorithm):
     metadata = AlgorithmMetadata(events=("before_loss", "after_loss", "batch_end"))
+
+    def match(self, event, state):
+        return True
 
     def apply(self, event, state, logger):
         if state.loss == "fails":
@@ -74,7 +75,7 @@ def test_events_algorithms_and_callbacks_are_spans_in_one_another(tmp_path):
 
 def test_what_is_written_is_chrome_trace_json_with_times_in_microseconds(tmp_path, monkeypatch):
     clock = iter([1_000_000, 3_500_000, 4_000_250])
-    monkeypatch.setattr("engine_core.callbacks.profiler.time.perf_counter_ns", lambda: next(clock))
+    monkeypatch.setattr("insight_plugin.profiler.time.perf_counter_ns", lambda: next(clock))
     engine, profiler = make(tmp_path)
     with profiler.span('mine/of any "name"'):
         pass
@@ -151,7 +152,7 @@ def test_each_thread_has_its_own_spans_of_which_the_sums_are_those_of_all(tmp_pa
 
 
 def test_memory_is_bounded_and_the_file_is_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr("engine_core.callbacks.profiler.CHUNK", 10)
+    monkeypatch.setattr("insight_plugin.profiler.CHUNK", 10)
     engine, profiler = make(tmp_path)
     for _ in range(25):
         with profiler.span("a"):

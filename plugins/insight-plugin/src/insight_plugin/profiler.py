@@ -13,17 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-from ..algorithm import Algorithm
-from ..arguments import path_of
-from ..callback import Callback
-from ..errors import ArgumentError, ArgumentTypeError
-from ..event import Event
-from ..files import cannot_write
-from ..logger import Logger
-from ..messages import warn
-from ..state import State
-
-__all__ = ["TIMING_SCHEMA", "Profiler", "Span"]
+from engine_core import Algorithm, Callback, Event, Logger, State
+from engine_core.arguments import path_of
+from engine_core.errors import ArgumentError, ArgumentTypeError
+from engine_core.files import cannot_write
+from engine_core.messages import warn
 
 CHUNK = 8192
 """How many complete spans are kept in memory before they are written."""

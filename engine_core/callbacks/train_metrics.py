@@ -1,7 +1,0 @@
-"""Alias of a module that has moved."""
-
-from __future__ import annotations
-
-from ..moved import moved
-
-__getattr__ = moved(__name__, extra="insight")
