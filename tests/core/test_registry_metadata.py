@@ -119,7 +119,7 @@ def test_a_probable_misspelling_in_a_list_is_reported(install, monkeypatch, vari
     assert [doubt for doubt in Registry.scan().doubts if "somebody-else" not in doubt] == [
         f"{variable} lists 'acme-plugin:acne', {nowhere} 'acme-plugin:acme'?",
         f"{variable} lists 'acme-plugn', {nowhere} 'acme-plugin'?",
-        f"{variable} lists 'loss_guard', which has no effect: engine-core's own plugins are always enabled",
+        f"{variable} lists 'loss-guard', which has no effect: engine-core's own plugins are always enabled",
     ]
 
 

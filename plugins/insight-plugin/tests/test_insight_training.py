@@ -17,7 +17,7 @@ EVALUATES = {"eval_dataloader": [(torch.ones(5, 4), torch.arange(5) % 3)], "eval
 
 def test_all_are_found_by_name() -> None:
     records = [record for record in Registry.scan().records if record.distribution == "insight-plugin"]
-    names = ["confusion", "gradient_norm", "memory", "model_summary", "norms", "train_metrics"]
+    names = ["confusion", "gradient_norm", "memory", "model_summary", "norms", "profiler", "train_metrics"]
     assert sorted((record.kind, record.name) for record in records) == [("callbacks", name) for name in names]
 
 
