@@ -57,7 +57,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         """Run epochs until the end, and evaluate again if the last interval is incomplete."""
         enter_loader(state)
         seam.fit_start()
-        warn_of_lengths(session.schedulers, session.is_new, state)
+        warn_of_lengths(session.schedulers, session.told, state)
         if status.owed is not None:
             then = status.owed.then
             evaluate(then)
@@ -135,7 +135,7 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
         try:
             seam.take(move_batch(state.batch, device), state.batch) if moves else seam.take(state.batch)
             if is_first:
-                warn_of_untrained(state, session.is_new)
+                warn_of_untrained(state, session.told)
             train_batch()
             if is_first:
                 is_first = False

@@ -157,8 +157,8 @@ def check_of_loss(optimizers: Iterable[torch.optim.Optimizer], state: State) -> 
             )
 
 
-def warn_of_untrained(state: State, is_new: Callable[[str], bool]) -> None:
-    """Warn of trainable parameters that are in no optimizer, but for lazy ones and those that FSDP deals out anew."""
+def warn_of_untrained(state: State, told: set[str]) -> None:
+    """Warn once of trainable parameters in no optimizer, but for lazy ones and those that FSDP deals out anew."""
     model: Any = state.model
     trained = {id(p) for optimizer in state.optimizers for group in optimizer.param_groups for p in group["params"]}
     if all(id(p) in trained or not p.requires_grad for p in model.parameters()):
@@ -170,12 +170,13 @@ def warn_of_untrained(state: State, is_new: Callable[[str], bool]) -> None:
         for name, p in model.named_parameters()
         if p.requires_grad and id(p) not in trained and not isinstance(p, torch.nn.parameter.UninitializedParameter)
     ]
-    if names and is_new(f"no optimizer trains {sorted(names)}"):
+    if names and (found := f"no optimizer trains {sorted(names)}") not in told:
         shown = join_words([*names[:5], f"{len(names) - 5} more"] if len(names) > 5 else names, most=6)
         warn(
             f"no optimizer trains {shown} of the model: give them to an optimizer, or set their requires_grad to False",
             UntrainedParametersWarning,
         )
+        told.add(found)  # unless the warning was an error
 
 
 _SHARDED = {"FullyShardedDataParallel", "FSDPModule"}  # by name, since importing them takes a second
@@ -272,8 +273,8 @@ def _steps_in(state: State, length: Time, interval: Interval) -> int:
     return max(1, int(round(same_unit / interval.length, 9)))
 
 
-def warn_of_lengths(schedules: Iterable[Schedule], is_new: Callable[[str], bool], state: State) -> None:
-    """Warn of schedulers whose own length is not the whole training's; of those inside of another one it knows."""
+def warn_of_lengths(schedules: Iterable[Schedule], told: set[str], state: State) -> None:
+    """Warn once of schedulers whose own length is not the whole training's; of those inside of another one it knows."""
     for scheduler, interval, made_for, made_with in schedules:
         name, own = _length_of(scheduler)
         if made_for is None or own is None:
@@ -294,8 +295,9 @@ def warn_of_lengths(schedules: Iterable[Schedule], is_new: Callable[[str], bool]
             f"schedulers: {type(scheduler).__name__} has {name}={own}, but the whole training steps it "
             f"{plural(steps, 'time', 'times')}, every {interval.length}: {why}"
         )
-        if is_new(message):
+        if message not in told:
             warn(message, DurationWarning)
+            told.add(message)  # as above
 
 
 def _length_of(scheduler: Any) -> tuple[str, float | None]:

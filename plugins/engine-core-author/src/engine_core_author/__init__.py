@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from engine_core.moved import on_first_use
+import importlib
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .conformance import AlgorithmConformance as AlgorithmConformance
-    from .conformance import PassConformance as PassConformance
-    from .declared import invalid as invalid
-    from .declared import misspelt_events as misspelt_events
-    from .ranks import ThreadRanks as ThreadRanks
-    from .recording import RecordingDestination as RecordingDestination
-    from .rules import BrokenRule as BrokenRule
+    from .conformance import AlgorithmConformance, PassConformance
+    from .declared import invalid, misspelt_events
+    from .ranks import ThreadRanks
+    from .recording import RecordingDestination
+    from .rules import BrokenRule
 
-_HOMES = {
-    "conformance": ("AlgorithmConformance", "PassConformance"),
-    "declared": ("invalid", "misspelt_events"),
-    "ranks": ("ThreadRanks",),
-    "recording": ("RecordingDestination",),
-    "rules": ("BrokenRule",),
+__all__ = [
+    "AlgorithmConformance",
+    "BrokenRule",
+    "PassConformance",
+    "RecordingDestination",
+    "ThreadRanks",
+    "invalid",
+    "misspelt_events",
+]
+
+_HOME_OF = {
+    "AlgorithmConformance": "conformance",
+    "BrokenRule": "rules",
+    "PassConformance": "conformance",
+    "RecordingDestination": "recording",
+    "ThreadRanks": "ranks",
+    "invalid": "declared",
+    "misspelt_events": "declared",
 }
-# On first use: pytest imports this package in projects that do not use it.
-__all__, __getattr__, __dir__ = on_first_use(__name__, _HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use: pytest imports this package in projects that do not use it."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{_HOME_OF[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
