@@ -81,6 +81,8 @@ def test_what_needs_rows_is_refused_before_the_first_step(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     steps: list[int] = []
+    if "callbacks" in settings:
+        settings = {"callbacks": settings["callbacks"]()}  # here, since it takes the folder that it is made in
     made = of_graphs(**settings)
     made.state.callbacks.append(at("before_forward", lambda _: steps.append(1)))
     with pytest.raises(ArgumentError, match=f"^{re.escape(named)}the rows of a batch of type Graph can't be counted"):
