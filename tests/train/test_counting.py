@@ -12,6 +12,7 @@ from torch import nn
 from torch.optim.lr_scheduler import StepLR
 
 from engine_core import Batches, State
+from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.errors import ArgumentError, ArgumentTypeError, UncountedRowsWarning
 from engine_core.loop import Loop, make_loop
 from engine_core.needs import EVERYTHING
@@ -69,7 +70,7 @@ NEEDS_ROWS: list[tuple[Any, str]] = [
     ({"eval_interval": "9sp"}, "eval_interval='9sp' is in rows, and "),
     ({"schedulers": (partial(StepLR, step_size=1), "9sp")}, "StepLR's interval='9sp' is in rows, and "),
     (
-        {"callbacks": ("checkpoint_saver", {"folder": "unused", "interval": "9sp"})},
+        {"callbacks": partial(CheckpointSaver, "unused", "9sp")},
         "CheckpointSaver's interval='9sp' is in rows, and ",
     ),
 ]
