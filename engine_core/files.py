@@ -96,7 +96,7 @@ def write_whole(file: Path, content: str | bytes, by: str = "") -> None:
 
 
 def write_new(file: Path, content: str) -> None:
-    """Write a file that is whole, or raise FileExistsError; of several who do so at the same time, one does."""
+    """Write a whole file, or raise FileExistsError; only one of several concurrent writers succeeds."""
     beside = file.with_name(f".{file.name}.{os.getpid()}.new")
     try:
         beside.write_text(content, encoding="utf-8")

@@ -176,7 +176,7 @@ def warn(message: str, category: type[Warning], *, of_rank: bool = False) -> Non
     for level, package in enumerate(packages):
         if package not in passed_over:
             break
-        if level > first and package == "engine_core":  # what is above the engine uses it, be it in the same package
+        if level > first and package == "engine_core":  # frames above are the caller's, even in its package
             passed_over = BETWEEN
     else:
         level = 1

@@ -62,7 +62,7 @@ class Results:
     def set_directions(self, lower: Iterable[str] = (), higher: Iterable[str] = ()) -> None:
         """Overrule which direction is better for these results, each `<label>/<metric>` or the metric of all loaders.
 
-        It overrules the metrics too, since who says it means this run; the other way round it would do nothing.
+        It overrules the metrics too, because it was set for this run.
         """
         lower, higher = set(lower), set(higher)
         if both := sorted(lower & higher):
@@ -116,7 +116,7 @@ class Results:
         }
 
     def load(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
-        """Restore what `to_json` returned but for a best value of another direction, as older versions had.
+        """Restore what `to_json` returned, except best values recorded under another direction.
 
         The directions stay as they are.
         """

@@ -14,7 +14,7 @@ __all__ = ["SignalGuard"]
 class SignalGuard:
     """Within the block, the first SIGINT or SIGTERM calls a function; a second one acts as it would without the block.
 
-    What ignores a signal goes on to. Outside the main thread, where Python allows no handlers, nothing changes.
+    A signal that was ignored stays ignored. Outside the main thread, where Python allows no handlers, nothing changes.
 
     Args:
         first: gets the number of the signal; or `signal.SIG_DFL`, where Python's handlers can't run.

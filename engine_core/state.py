@@ -245,7 +245,7 @@ class State(_Referable):
         self.ranks.batches = self.batches
 
     def count_of_loss(self) -> Any:
-        """Return by how much the loss of the batch counts in a mean over batches; None for a sum.
+        """Return the weight of the batch's loss in a mean over batches; None for a sum.
 
         It is 1 where no batch is kept, or its rows can't be counted.
         """

@@ -359,7 +359,7 @@ class CheckpointSaver(Callback):
             return True, False
 
     def _decides_to_save_again(self, state: State) -> bool:
-        """Does rank 0 miss in what it saved the result of an evaluation that ended here, be it an interrupted one?"""
+        """Does rank 0's checkpoint lack the result of the evaluation that has just ended?"""
         ranking, now = self._ranking, state.timestamp
         is_measured = self._measured_at == now
         return is_measured and state.ranks.decide(lambda: now == self._saved_at and ranking.awaits_checkpoint(state))

@@ -17,7 +17,7 @@ class Monitor:
     """An evaluation result by its name, `<label>/<metric>`, and which of two of its values is the better one.
 
     `Results` says which values are better, and `min:` or `max:` before the name overrides that, a metric's own
-    `higher_is_better` too: who writes it means it. A value that is not finite is never better.
+    `higher_is_better` too, because it is explicit. A value that is not finite is never better.
 
     Attributes:
         key: the name among `state.metrics`.

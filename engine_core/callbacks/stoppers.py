@@ -30,7 +30,7 @@ class _Stopper(Callback):
         self._is_in_own_loop = False
 
     def init(self, state: State, logger: Logger) -> None:
-        """Refuse a result of which nothing says which value is better."""
+        """Refuse a result that has no known direction."""
         self._monitor.follow(state)
 
     def fit_start(self, state: State, logger: Logger) -> None:

@@ -218,7 +218,10 @@ def resolve(path: Path) -> Path:
 
 
 def read_resolved(path: Path, read: Callable[[Path], _T]) -> tuple[Path, _T]:
-    """Return the checkpoint that a path means, and what `read` makes of it; the then latest if a run removes it."""
+    """Return the checkpoint that a path means, and what `read` makes of it.
+
+    If a run removes it meanwhile, the new latest one is read.
+    """
     checkpoint = resolve(path)
     while True:
         try:

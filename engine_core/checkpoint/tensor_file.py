@@ -278,7 +278,7 @@ def _check_whole(name: str, shape: Shape, boxes: Sequence[Box]) -> None:
 
 
 def _overlapping(boxes: Sequence[Box]) -> tuple[Box, Box] | None:
-    """Return two that share an element; those of a tensor without dimensions are told by their number.
+    """Return two that share an element; in a tensor without dimensions any two do.
 
     In order along the dimension cut most often, each is compared with those that begin before its end, one or none.
     """

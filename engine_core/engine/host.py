@@ -266,7 +266,7 @@ class Life:
 
 
 def refuse_to_copy(owner: object, _: object) -> NoReturn:
-    """Be the `__reduce_ex__` of what has a life of its own, so that neither `copy` nor `pickle` makes a second one."""
+    """Refuse to copy or pickle an object that belongs to one run, as its `__reduce_ex__`."""
     raise EngineError(
         f"{type(owner).__name__} can't be copied or pickled, since callbacks, hooks and the loader belong to one run: "
         "copy the weights with state.model.state_dict(), and the run with checkpoints (callback checkpoint_saver)"

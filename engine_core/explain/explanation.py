@@ -231,7 +231,7 @@ def _steps(derivation: Derivation) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Step:
-    """The effect of the list or a pass on two algorithms; `order`: those of the two that are there, in order."""
+    """The effect of the list or a pass on two algorithms; `order`: whichever of the two are present, in order."""
 
     by: str
     effect: str

@@ -62,7 +62,7 @@ class Accumulated:
         self._is_counted = False
 
     def begin(self, batches: int) -> None:
-        """Begin a step of so many batches; of one batch on one process the mean is differentiated."""
+        """Begin a step of so many batches; with one batch on one process, its mean is differentiated."""
         is_alone = batches == 1 and self._summed is None
         self.batches, self._nominal = batches, None if is_alone else batches * self._rows_of_batch()
         self._is_counted = False

@@ -203,7 +203,7 @@ class Loop(StepMoments, EvaluationMoments):
 
     Args:
         state: what algorithms and callbacks work on.
-        offers: what the loop offers; who needs more is refused, with the reason.
+        offers: what the loop offers; plugins that need more are refused, with the reason.
         logger: what they log to.
         algorithm_passes: the user's own passes.
 

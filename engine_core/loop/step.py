@@ -243,7 +243,7 @@ class StepMoments:
         self._counts_tokens = bool(self._in_tokens) or state.batches.tokens is not None
 
     def _pass_over(self, refusal: ArgumentError) -> None:
-        """Go on without the rows of a batch, if nothing needs them; a warning says so, once in a run."""
+        """Ignore rows that can't be counted, if nothing needs them; a warning says so once in a run."""
         if self.needs_rows:
             raise refusal
         if self._in_rows:

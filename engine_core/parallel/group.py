@@ -260,7 +260,7 @@ def ends_with(error: BaseException) -> BaseException:
 
 
 def record(error: BaseException, lines: str | None = None, at: float | None = None) -> None:
-    """Write the error where torchrun looks for what its summary shows; of several the earliest is called the cause."""
+    """Write the error where torchrun's summary looks for it; torchrun calls the earliest error the cause."""
     if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
         stack, now = _lines_of(error) if lines is None else lines, time.time() if at is None else at
         extra = {"py_callstack": stack, "timestamp": str(int(now))}

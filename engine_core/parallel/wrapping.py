@@ -121,7 +121,7 @@ def _sharded_as(value: Any, own: Any) -> Any:
 
 
 def mark_of(state: Any) -> int:
-    """Return a number that differs if a state differs, as good as surely; sharded tensors don't count."""
+    """Return a number that almost certainly differs if a state differs; sharded tensors don't count."""
     tensors: dict[str, Any] = {}
     mark = zlib.crc32(json.dumps(flatten(in_slices(state), "state", tensors)).encode())
     return mark_of_tensors((each for each in tensors.values() if not isinstance(each, TensorSlice)), mark)

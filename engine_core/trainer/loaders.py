@@ -181,7 +181,7 @@ def put_back(loader: Any, states: list[Any]) -> None:
 
 
 class IndexOrder:
-    """The batch sampler of a DataLoader, with its next passes replaceable; of `ranks`, this one's part of batches.
+    """The batch sampler of a DataLoader, whose next passes can be replaced; with `ranks` it yields this rank's part.
 
     It holds no reference to the loader: workers of loaders in reference cycles end late and slowly.
     """

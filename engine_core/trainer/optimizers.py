@@ -274,7 +274,7 @@ def _steps_in(state: State, length: Time, interval: Interval) -> int:
 
 
 def warn_of_lengths(schedules: Iterable[Schedule], told: set[str], state: State) -> None:
-    """Warn once of schedulers whose own length is not the whole training's; of those inside of another one it knows."""
+    """Warn once of schedulers whose own length is not that of the whole training; nested schedulers are not checked."""
     for scheduler, interval, made_for, made_with in schedules:
         name, own = _length_of(scheduler)
         if made_for is None or own is None:
