@@ -11,7 +11,7 @@ from engine_core.passes import apply_declared_order, set_filo_order, warn_if_mul
 
 from .parts import A, B, made, source_of
 
-ALGORITHM = source_of("Prune").replace("return None", 'assert event != "fit_end", "at the end"')
+ALGORITHM = source_of("Prune").replace("return None", 'if event == "fit_end": raise RuntimeError("at the end")')
 FAKE = f"""{ALGORITHM}
 @algorithm_pass(stage="placement", events=("after_dataloader",))
 def prune_first(algorithms, event):
@@ -152,7 +152,7 @@ def test_a_plugins_pass_given_as_an_argument_is_the_users_own_and_what_its_algor
     engine = Engine(State(algorithms=[A(), B()]), Logger(), module.prune_first)
     assert engine.explain("after_dataloader")[0].why.endswith("FILO, the list is reversed on AFTER events")
     engine.state.algorithms = [prune()]
-    with pytest.raises(AssertionError, match="at the end") as failure:
+    with pytest.raises(RuntimeError, match="at the end") as failure:
         engine.run_event("fit_end")
     assert failure.value.__notes__ == ["raised by apply of algorithm Prune (prune-plugin 0.7) at FIT_END"]
 

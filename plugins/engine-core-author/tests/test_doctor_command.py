@@ -69,7 +69,7 @@ def test_where_all_is_well_it_says_so_and_the_exit_code_is_0(doctor):
     assert header.split() == ["KIND", "NAME", "DISTRIBUTION", "VERSION", "STATUS", "IMPORT", "TORCH"]
     assert lines(result, "acme") == ["callbacks acme acme-plugin 1.2 available # s no"]
     assert count.startswith(f"{len([row for row in rows if not row.startswith(' ')])} plugins, none with problems")
-    assert (result.exit_code, result.stderr) == (0, "")
+    assert (result.exit_code, result.output) == (0, result.stdout)
 
 
 BAD = """
@@ -162,7 +162,7 @@ def test_ctrl_c_ends_the_imports_that_run(install, tmp_path, monkeypatch, ends):
     pid = tmp_path / "pid"
     text = f"import os, time\nopen({str(pid)!r}, 'w').write(f'{{os.getpid()}}.')\ntime.sleep(600)"
     install("slow-plugin", {"callbacks": {"slow": "slow_module:Slow"}}, {"slow_module": text})
-    process = start()
+    process = start("--timeout", "600")
     while process.poll() is None and not (pid.exists() and pid.read_text().endswith(".")):
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
