@@ -170,6 +170,22 @@ def test_steps_are_whole_after_one_that_was_cut_short(how):
     assert differences(run.ended(), whole) == []
 
 
+def test_steps_are_whole_after_a_checkpoint_within_one(tmp_path):
+    whole, cut, resumed = accumulating("ema").train(1), accumulating("ema"), accumulating("ema")
+    with cut.fit():
+        for number, batch in enumerate(cut.loop.batches(cut.loader)):
+            cut.loop.gradients(batch)
+            cut.optimizer.step()
+            if number == 4:
+                cut.accelerator.save_state(tmp_path)
+                break
+    resumed.accelerator.load_state(tmp_path)
+    with resumed.fit():
+        resumed.epoch(resumed.accelerator.skip_first_batches(resumed.loader, 4))
+        resumed.evaluate()
+    assert differences(resumed.ended(), whole) == []
+
+
 def test_a_resumed_epoch_has_no_more_steps_than_its_loader(tmp_path):
     cut, resumed = Run("ema"), Run("ema")
     with cut.fit():
@@ -258,3 +274,19 @@ def test_an_epoch_that_an_exception_undid_starts_again():
             run.loop.gradients(batch)
             run.optimizer.step()
     assert open_at == [True] * 5 and not algorithm.is_open
+
+
+def test_a_break_at_the_last_batch_ends_no_epoch():
+    run = Run()
+    with run.fit():
+        for number, batch in enumerate(run.loop.batches(run.loader)):
+            run.loop.gradients(batch)
+            run.optimizer.step()
+            if number == 6:
+                break
+        with pytest.raises(EngineError, match="the epoch has had its 7 steps"):
+            run.epoch()
+        run.epoch(run.accelerator.skip_first_batches(run.loader, 7))
+        assert run.state.timestamp[:2] == (1, 7)
+        run.epoch()
+    assert run.state.timestamp[:2] == (2, 14)

@@ -1,5 +1,7 @@
 """What is around a step with Accelerate is kept: clipping, skipped steps, stops, precision, several optimizers."""
 
+import itertools
+
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
@@ -145,3 +147,56 @@ def make_scaling():
 def test_a_scaler_unscales_once_so_there_is_no_second_pass():
     with pytest.raises(UnsupportedError, match=r"SAM .* no closure: the scaler of 'fp16' unscales once a step; use"):
         Run("sam", accelerator=make_scaling())
+
+
+def test_with_a_scaler_a_skipped_step_has_nothing_to_step():
+    seen = []
+    watch = at("batch_end", lambda state: seen.append([p.detach().clone() for p in state.model.parameters()]))
+    skip = at("after_train_batch", lambda state: state.timestamp.batch == 3 and state.skip_step())
+    run = Run("ema", accelerator=make_scaling(), max_grad_norm=0.5, callbacks=[skip, watch])
+    run.train(1)
+    assert run.state.precision == "amp_fp16"
+    same = [all(map(torch.equal, one, other)) for one, other in itertools.pairwise(seen)]
+    assert same == [False, False, True, False, False, False]
+
+
+def test_the_model_gets_the_batch_of_before_forward_and_the_step_has_the_whole_one():
+    rows = []
+    calls = [
+        at("before_forward", lambda state: setattr(state, "batch", [item[:3] for item in state.batch])),
+        at("after_forward", lambda state: rows.append(len(state.outputs))),
+        at("after_train_batch", lambda state: rows.append(len(state.batch[0]))),
+    ]
+    Run(callbacks=calls).train(1)
+    assert rows == [3, 8] * 6 + [3, 5]
+
+
+def test_an_optimizer_with_a_closure_of_the_users_gets_one_batch_a_step():
+    loaded, forwards = [], []
+    calls = [
+        at("after_dataloader", lambda state: loaded.append(state.timestamp.batch)),
+        at("after_forward", lambda state: forwards.append(state.timestamp.batch)),
+    ]
+    run = Run(callbacks=calls)
+    own, lbfgs = make_net(), torch.optim.LBFGS
+    theirs = run.accelerator.prepare_optimizer(lbfgs(run.net.parameters(), lr=0.1, max_iter=3))
+    ours = lbfgs(own.parameters(), lr=0.1, max_iter=3)
+
+    def closure_of(optimizer, model, batch):
+        def closure():
+            optimizer.zero_grad()
+            loss = cross_entropy(model(batch[0]), batch[1])
+            loss.backward()
+            return loss
+
+        return closure
+
+    with run.loop.fit(run.model, theirs, run.loader):
+        for batch in run.loop.batches(run.loader):
+            run.loop.gradients(batch)
+            theirs.step(closure_of(theirs, run.model, batch))
+    for batch in make_loaders()[0]:
+        closure_of(ours, own, batch)()
+        ours.step(closure_of(ours, own, batch))
+    assert loaded == forwards == [*range(7)]
+    assert all(map(torch.equal, run.net.parameters(), own.parameters()))

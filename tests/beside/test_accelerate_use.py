@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
-from engine_core import Objective, Trainer
+from engine_core import Callback, Objective, Trainer
 from engine_core_accelerate import EngineLoop
 
 from .accelerate_runs import Run, make_accelerator
@@ -104,6 +104,21 @@ def test_a_loader_without_a_length():
     assert run.state.dataloader_len is None
     assert theirs.clock == (2, 6, 40, 0, 0)
     assert differences(theirs, train_ours("ema", rows=20)) == []
+
+
+def test_the_loader_may_come_with_the_batches_and_closing_closes_callbacks_once():
+    seen, closed = [], []
+    listens = {"batch_end": lambda self, state, logger: seen.append(state.dataloader_len)}
+    listens["close"] = lambda self, state, logger: closed.append(1)
+    run = Run("ema", callbacks=[type("Watch", (Callback,), listens)()])
+    with run.loop.fit(run.model, run.optimizer):
+        for _ in range(2):
+            run.epoch()
+            run.evaluate()
+    for _ in range(2):
+        run.loop.close()
+    assert (seen, closed) == ([7] * 14, [1])
+    assert differences(run.ended(), train_ours("ema")) == []
 
 
 class Tagger(nn.Module):

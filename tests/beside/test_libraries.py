@@ -55,8 +55,9 @@ def test_explain_traces_audit_and_profiler_see_the_run(library: str, tmp_path: P
     assert (names.count("event/fit"), names.count("event/eval")) == (1, 1)
 
 
+@pytest.mark.parametrize("case", ["none", "sam"])
 def test_gradients_are_clipped_before_after_train_batch_and_those_of_a_second_pass_too(
-    library: str, tmp_path: Path
+    library: str, case: str, tmp_path: Path
 ) -> None:
     norms = []
 
@@ -64,8 +65,8 @@ def test_gradients_are_clipped_before_after_train_batch_and_those_of_a_second_pa
         norms.append(torch.nn.utils.get_total_norm([p.grad for p in state.model.parameters()]).item())
 
     watch = at_events([Event.AFTER_TRAIN_BATCH], measure)
-    left, _ = TRAINED_WITH[library](Given(tmp_path, make_algorithms("sam"), [watch], clip=0.1))
-    assert differences(left, train_ours("sam", grad_clip_norm=0.1)) == []
+    left, _ = TRAINED_WITH[library](Given(tmp_path, make_algorithms(case), [watch], clip=0.1))
+    assert differences(left, train_ours(case, grad_clip_norm=0.1)) == []
     assert norms == [pytest.approx(0.1, rel=1e-3)] * 14
 
 

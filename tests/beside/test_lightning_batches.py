@@ -46,7 +46,13 @@ def fit(form: str, algorithms: Any) -> tuple[Digits, EngineCallback]:
 
 
 @pytest.mark.parametrize(
-    ("form", "case"), [("a dict", "together"), ("a third item", "mixup"), ("inputs last", "gradient_penalty")]
+    ("form", "case"),
+    [
+        ("a dict", "together"),
+        ("a third item", "mixup"),
+        ("a third item", "label_smoothing"),
+        ("inputs last", "gradient_penalty"),
+    ],
 )
 def test_batches_of_another_form_train_as_in_our_trainer(form, case):
     module, callback = fit(form, make_algorithms(case, KEYS[form]))

@@ -124,3 +124,17 @@ def test_a_newer_format_is_refused_by_its_number(saved, tmp_path):
 
     with pytest.raises(CheckpointError, match="has format 2, and this version reads up to 1: pip install -U"):
         run(tmp_path, resume=saved)
+
+
+def test_the_seed_of_the_saved_run_holds(saved, tmp_path):
+    callback, _ = run(tmp_path, resume=saved, callback=make_callback("ema", seed=99))
+
+    assert callback.state.seed == cases.SEED
+
+
+def test_a_checkpoint_in_mid_epoch_keeps_clock_and_averages(tmp_path):
+    saver = ModelCheckpoint(tmp_path / "steps", filename="{step}", save_top_k=-1, every_n_train_steps=4)
+    run(tmp_path / "whole", more=[saver], max_epochs=1)
+    part = torch.load(tmp_path / "steps" / "step=4.ckpt", weights_only=True)["callbacks"]["EngineCallback"]
+
+    assert (part["clock"]["batch"], part["clock"]["sample"], part["clock"]["epoch"]) == (4, 32, 0)

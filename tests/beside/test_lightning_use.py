@@ -247,3 +247,16 @@ def test_the_program_of_the_readme_runs(monkeypatch, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         exec(program, {"__name__": "__main__"})
+
+
+def test_what_stood_in_the_module_stands_there_again():
+    class Plain(Digits):
+        def __init__(self):
+            super().__init__()
+            del self.criterion
+            self.criterion = torch.nn.functional.cross_entropy
+
+    module = fit(callback := make_callback("label_smoothing"), Plain())
+    assert module.criterion is torch.nn.functional.cross_entropy
+    ours = train_ours("label_smoothing")
+    assert differences(ended(module.net, callback.state, module.losses), ours) == []

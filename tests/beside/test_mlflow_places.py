@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
+from engine_core import Logger, State
 from engine_core.errors import DestinationWarning
 from engine_core.loggers import values
+from engine_core_author import RecordingDestination
 from engine_core_mlflow import MLflow
 
 from . import tracker_runs as runs
 from .test_tensorboard_values import running
-from .tracker_runs import Cut, fit, in_mlflow, same_values
+from .tracker_runs import Cut, fit, in_mlflow, mlflow_runs, same_values
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # MLflow's own
 
@@ -108,3 +110,40 @@ def test_a_place_that_is_there_again_has_each_value_once(
         fit(tracker, None, Cut("batch_start", 4, outage.begin), Cut("batch_start", 5, outage.end))
     assert len(caught) >= 1
     assert same_values(in_mlflow(uri), runs.expected())
+
+
+def test_what_fails_later_is_told_and_the_training_is_the_same(uri: str, outage: Outage) -> None:
+    beside = RecordingDestination()
+    with pytest.warns(DestinationWarning) as caught:
+        fit([MLflow(uri), beside], None, Cut("batch_start", 1, outage.begin))
+    failed, lost = (str(each.message) for each in caught if issubclass(each.category, DestinationWarning))
+    assert failed.startswith("logger destination MLflow (engine-core-mlflow 0.1.0) failed in fit_end at batch 9")
+    assert lost == "logger destination MLflow: 24 entries are lost, as nothing could be sent"
+    assert len({step for step, _ in beside.metrics}) == 10
+
+
+def test_values_that_wait_are_in_the_checkpoint(uri: str, outage: Outage) -> None:
+    tracker = MLflow(uri)
+    with running(tracker) as (_, logger):
+        logger.log_metrics({"a": 1.0}, 1)
+        tracker.state_dict()
+        outage.begin()
+        logger.log_metrics({"a": 2.0, "b": 2.0}, 2)
+        state = tracker.state_dict()
+        with pytest.warns(DestinationWarning, match="2 entries are lost"):
+            tracker.close()
+        outage.end()
+    again = MLflow(uri)
+    again.load_state_dict(state)
+    again.fit_start(State(), Logger())
+    again.log_metrics({"a": 3.0}, 3)
+    again.close()
+    assert sorted(in_mlflow(uri)) == [("a", 1, 1.0), ("a", 2, 2.0), ("a", 3, 3.0), ("b", 2, 2.0)]
+
+
+def test_without_a_fit_there_is_no_run_and_that_is_told(uri: str) -> None:
+    made = runs.trainer(MLflow(uri), None)
+    made.eval()
+    with pytest.warns(DestinationWarning, match="1 entry is lost, as no fit began"):
+        made.close()
+    assert mlflow_runs(uri) == []

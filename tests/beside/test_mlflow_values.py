@@ -12,10 +12,11 @@ import torch
 from mlflow import MlflowClient
 
 from engine_core import Callback, Engine, Logger, State
+from engine_core.errors import DestinationWarning
 from engine_core_mlflow import MLflow
 
 from .test_tensorboard_values import png, running
-from .tracker_runs import fit, in_mlflow, mlflow_runs
+from .tracker_runs import fit, in_mlflow, mlflow_runs, trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # MLflow's own
 
@@ -116,3 +117,20 @@ def test_an_experiment_of_ones_own_is_made_and_used_again(uri: str) -> None:
     for _ in range(2):
         fit(MLflow(uri, experiment="it's mine"), None)
     assert len(mlflow_runs(uri, "it's mine")) == 2
+
+
+def test_a_number_or_a_step_that_no_float_or_integer_holds_spoils_nothing_else(uri: str) -> None:
+    with running(MLflow(uri)) as (_, logger):
+        logger.log_metrics({"good": 1.0}, 1)
+        for value, step, said in ((10**400, 1, "int too large"), (1.0, 2**63, "step=9"), (1.0, 1.5, "whole number")):
+            with pytest.warns(DestinationWarning, match=said):
+                logger.log_metrics({"bad": value}, step)  # type: ignore[arg-type]
+            logger.log_metrics({"good": 2.0}, 2)
+    assert {name for name, _, _ in in_mlflow(uri)} == {"good"}
+
+
+def test_values_from_before_the_fit_are_there(uri: str) -> None:
+    with trainer(MLflow(uri), None) as made:
+        made.eval()
+        made.fit()
+    assert [step for name, step, _ in in_mlflow(uri) if name == "eval/loss"] == [0, 3, 6, 9]

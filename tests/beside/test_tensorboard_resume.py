@@ -121,3 +121,13 @@ def test_a_paused_run_continues_in_the_same_trainer_and_in_the_next_one(whole: A
     attempt(tmp_path)
     found = {value[:2] for value in in_tensorboard(tmp_path / "tb")}
     assert {value[:2] for value in whole} <= found
+
+
+def test_two_runs_of_one_instance_are_two_runs(whole: Any, tmp_path: Path) -> None:
+    tracker = TensorBoard()
+    for name in ("first", "second"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(tmp_path)
+            fit(tracker, None, run_name=name)
+    for name in ("first", "second"):
+        assert same_values(in_tensorboard(tmp_path / "tensorboard" / name), whole)

@@ -224,3 +224,27 @@ def test_the_mixin_stands_before_the_sequence_trainer(tmp_path):
     assert events == ["eval_after_forward", "eval_end"]
     assert trainer.predict(rows).predictions.shape[0] == 6
     assert isinstance(trainer.engine_state.model, transformers.T5ForConditionalGeneration)
+
+
+class Plain(nn.Module):
+    """A model that gives a tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = Net()
+
+    def forward(self, pixel_values):
+        return self.net(pixel_values)["logits"]
+
+
+def test_a_model_that_gives_a_tensor_and_outputs_that_are_replaced_in_an_evaluation(tmp_path):
+    rows, double = Digits(53, 73), lambda _, state: setattr(state, "outputs", 2 * state.outputs)
+    plain = make_trainer(tmp_path, model=Plain(), args=QUIET).predict(rows)
+    doubling = [at_events([Event.EVAL_AFTER_FORWARD], double)]
+    twice = make_trainer(tmp_path, model=Plain(), args=QUIET, engine_callbacks=doubling).predict(rows)
+
+    labels = torch.tensor([row["labels"] for row in rows])
+    assert plain.predictions.shape == (20, 10)
+    torch.testing.assert_close(2 * plain.predictions, twice.predictions)
+    expected = nn.functional.cross_entropy(torch.tensor(twice.predictions), labels).item()
+    assert twice.metrics["test_loss"] == pytest.approx(expected, rel=1e-5)

@@ -88,6 +88,7 @@ def cases(ranks: Ranks) -> dict[str, dict[str, Any]]:
     return {
         "shuffled": {"train_dataloader": loader(shuffle=True)},
         "shuffled by its own generator": {"train_dataloader": loader(shuffle=True, generator=own)},
+        "without the last": {"train_dataloader": loader(shuffle=True, drop_last=True)},
         "weighted": {"train_dataloader": loader(sampler=weighted)},
         "workers that persist": {"train_dataloader": loader(shuffle=True, num_workers=2, persistent_workers=True)},
         "workers that draw": {"train_dataloader": loader(Noisy(), num_workers=2)},

@@ -22,6 +22,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 from engine_core import Algorithm, AlgorithmMetadata, Callback, Event, Loss, State, Trainer
+from engine_core.errors import UnsupportedError
 from engine_core.parallel import FSDP, gathered, is_sharded
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -207,6 +208,19 @@ def run(name: str, **more: Any) -> dict[str, Any]:
     return result
 
 
+def refused() -> dict[str, Any]:
+    """Return the errors of algorithms that need what FSDP does not offer, and whether the model is as it was."""
+    found: dict[str, Any] = {}
+    for name in (*REFUSED, "channels_last"):
+        model = Net()
+        before = [*map(type, model.modules())]
+        try:
+            trainer_of(model, algorithms=[algorithm(name, {})], parallel=FSDP([LAYER]))
+        except UnsupportedError as error:
+            found[name] = [str(error), before == [*map(type, model.modules())]]
+    return found
+
+
 INPUTS, TARGETS = torch.linspace(-1, 1, 64).view(16, 4), torch.arange(16) % 3
 
 
@@ -321,7 +335,7 @@ def main() -> None:
     warnings.filterwarnings("ignore", "selective_backprop can't reuse")  # layers round differently for a single row
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")  # where a Linear is a block
     results: dict[str, Any] = {}
-    made = (with_unused, with_batch_norm, with_averaged_batch_norm, with_mixed_precision)
+    made = (refused, with_unused, with_batch_norm, with_averaged_batch_norm, with_mixed_precision)
     others: dict[str, Any] = {make.__name__: make for make in made}
     for name in names or [*NAMES, *(f"law/{name}" for name in SAME_LAW), *others]:
         try:

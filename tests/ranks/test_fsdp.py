@@ -77,6 +77,14 @@ def test_what_draws_for_each_row_trains(name: str) -> None:
     assert all(math.isfinite(value) for _, metrics in result["logs"] for value in metrics.values())
 
 
+def test_what_fsdp_does_not_offer_is_refused_by_name_before_the_model_changes() -> None:
+    refused = together()["refused"]
+    assert refused.keys() == {*sharded.REFUSED, "channels_last"}
+    for name, (error, is_unchanged) in refused.items():
+        assert name.replace("_", "") in error.lower() and "can't work in fsdp: no " in error
+        assert is_unchanged
+
+
 def test_an_algorithm_may_leave_parameters_without_a_gradient_on_some_ranks() -> None:
     many, one = together()["with_unused"], sharded.with_unused()
     for size in ("None", "1"):

@@ -193,3 +193,14 @@ def test_a_stream_that_was_refused_is_asked_for_again(follow, tmp_path, monkeypa
     opened = follow(folder)
     opened.until("document.getElementById('follow').textContent === 'following the run'")
     assert refused == [1]
+
+
+def test_what_is_folded_is_printed_too(follow, tmp_path):
+    opened = follow(running(tmp_path / "run"))
+    folded = "document.querySelectorAll('details:not([open])').length"
+    before = opened.value(folded)
+    opened.value("window.dispatchEvent(new Event('beforeprint'))")
+    assert before > 0
+    assert opened.value(folded) == 0
+    opened.value("window.dispatchEvent(new Event('afterprint'))")
+    assert opened.value(folded) == before

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from left_runs import MANIFEST
+from left_runs import MANIFEST, write_run
 
 from .runs_to_see import LONG, STEPS, full_run, page_at, values
 
@@ -217,3 +217,19 @@ def test_it_prints_in_the_light_scheme_without_controls(show, address):
     assert not opened.page.locator(".tools").is_visible()
     assert opened.value(TONE, "--c0") > 50
     assert opened.page.pdf().startswith(b"%PDF")
+
+
+def test_a_value_that_is_not_finite_is_read_as_such(show, address):
+    opened = show(address)
+    chart = opened.page.locator("figure", has_text="kept").first
+    chart.locator(".plot").focus()
+    for key in ("Home", *["ArrowRight"] * 7):
+        opened.page.keyboard.press(key)
+    assert chart.locator(".live").text_content() == "step 7: selective_backprop/kept not finite"
+
+
+def test_a_page_with_nothing_to_draw_is_ready_too(show, tmp_path):
+    run = write_run(tmp_path / "run", metrics=None, events=None, results=None, timing=None)
+    opened = show(page_at(run))
+    assert opened.value("document.documentElement.dataset.ready") == "0"
+    assert opened.complaints == []

@@ -43,11 +43,16 @@ CASES = [Case("stale", GONE, True), Case("vanished", GONE, True), Case("lost", L
 
 
 @pytest.fixture(scope="module")
-def environment(make_environment, tmp_path_factory):
+def folder(tmp_path_factory):
+    """Return where the sources of editable installations are."""
+    return tmp_path_factory.mktemp("sources")
+
+
+@pytest.fixture(scope="module")
+def environment(make_environment, folder):
     """Install plugins, editable ones among them with the build backend that is here, and damage what was installed."""
     deep = Plugin("deep-plugin", "import torch\n" + algorithm("Deep"), "1.0", {"algorithms": {"deep": "Deep"}})
     environment = make_environment([plugin("stale"), plugin("lost"), plugin("double"), deep, HONEST])
-    folder = tmp_path_factory.mktemp("sources")
     (folder / "backend").mkdir()
     for name in BACKEND:
         (package,) = importlib.import_module(name).__path__
@@ -111,6 +116,20 @@ def test_what_is_not_damaged_works_beside_it_and_an_editable_install_is_a_plugin
         "algorithms deep deep-plugin 1.0 available # s yes",
         "algorithms tree tree-plugin 1.0 available # s no",
     ]
+
+
+def test_an_editable_install_that_breaks_later_names_its_source_file(environment, folder, asked_for):
+    source = folder / "tree" / "tree_plugin.py"
+    with source.open("a") as module:
+        module.write("\n1 / 0\n")
+    length = len(source.read_text().splitlines())
+    reason = (
+        f"ZeroDivisionError: division by zero (at {source}:{length}); fix or uninstall tree-plugin, or "
+        "disable it with ENGINE_CORE_DISABLE_PLUGINS=tree-plugin:tree"
+    )
+    refusal = f"algorithm 'tree' of tree-plugin 1.0 can't be loaded from 'tree_plugin:Acme': {reason}"
+    error = f"Error: run.yaml:6: algorithms[0]: {refusal}\n"
+    assert environment.train_each(broken=Run(("tree",)))["broken"] == (Done(2, "", error), False)
 
 
 def test_the_remedies_work(environment, asked_for):

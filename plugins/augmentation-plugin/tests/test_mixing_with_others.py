@@ -50,6 +50,13 @@ def test_a_resumed_run_draws_as_the_uninterrupted_one(kind):
     assert mixes(kind(1.0), 1, saved=saved[4]) == whole[5:]
 
 
+def test_the_two_draw_apart():
+    mixup, cutmix = MixUp(1.0), CutMix(1.0)
+    with Engine(State(model=nn.Identity(), algorithms=[mixup, cutmix], seed=1), Logger()) as engine:
+        engine.run_event("before_train_batch")
+        assert mixup._draw != cutmix._draw
+
+
 def test_draws_follow_the_seed_of_the_run_alone(kind):
     used = kind(1.0)
     first = mixes(used, 4)

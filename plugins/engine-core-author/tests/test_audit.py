@@ -105,6 +105,14 @@ def test_an_algorithm_that_declares_nothing_and_changes_nothing_is_listed():
     assert (messages, audit.not_declared) == ([], ["Faulty"])
 
 
+def test_two_instances_of_one_class_are_distinguished():
+    def scale(event, state):
+        state.loss = state.loss / 2
+
+    messages = audited(acting(scale, "after_loss", writes=("loss",)), acting(scale, "after_loss"))[1]
+    assert [message.split()[0] for message in messages] == ["Faulty-2"]
+
+
 def test_the_distribution_of_the_offender_is_named_with_its_version(install):
     module = """
         from engine_core import Algorithm, AlgorithmMetadata

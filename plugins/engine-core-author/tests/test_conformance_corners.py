@@ -192,6 +192,15 @@ class NeedsAdam(AtLoss):
             raise ArgumentError("needs_adam needs Adam")
 
 
+@pytest.mark.full
+def test_the_optimizer_may_be_the_authors():
+    class WithAdam(Kit):
+        def make_optimizers(self, parameters):
+            return torch.optim.Adam(parameters, lr=0.01)
+
+    assert outcomes(WithAdam(NeedsAdam), ["test_resume"]) == {"test_resume": "passed"}
+
+
 def test_a_refusal_of_the_parts_of_the_kit_is_reported_by_one_check():
     with pytest.raises(
         BrokenRule,

@@ -206,3 +206,10 @@ def test_what_the_algorithm_raises_outside_the_checks_passes_through():
 
     with pytest.raises(PluginError, match="not today"):
         Kit(Raises).test_writes_declared()
+
+
+def test_a_check_leaves_the_global_generators_and_the_threads_as_they_were():
+    before, threads = torch.get_rng_state(), torch.get_num_threads()
+    Kit(AtLoss).test_resume()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.get_num_threads() == threads

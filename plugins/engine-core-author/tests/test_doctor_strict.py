@@ -169,6 +169,11 @@ def test_algorithms_that_cannot_be_made_without_arguments_are_left_out(problems)
     assert problems(text, "passes", First="algorithms", Second="algorithms") == []
 
 
+def test_algorithms_that_exclude_each_other_have_no_order(problems):
+    text = (ALGORITHM + PASS).replace("before=", "conflicts=('Second',), before=")
+    assert problems(text, "passes", First="algorithms", Second="algorithms") == []
+
+
 def test_a_plugin_that_cannot_be_inspected(problems, tmp_path):
     text = """
     class Meta(type):

@@ -147,6 +147,11 @@ def test_the_licence_names_the_user_that_git_knows(tmp_path, monkeypatch):
     assert declared(project)["authors"] == [{"name": 'Zoë "Z" \\ Müller'}]
 
 
+def test_without_a_user_the_licence_names_the_authors_of_the_plugin():
+    written = (create_plugin("my-algo", license="BSD-3-Clause") / "LICENSE").read_text(encoding="utf-8")
+    assert f"Copyright (c) {dt.datetime.now(dt.timezone.utc).year}, the my-algo authors\n" in written
+
+
 def test_the_apache_licence_is_the_repositorys():
     assert (create_plugin("my-algo", license="Apache-2.0") / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
 
@@ -202,6 +207,11 @@ def test_the_folder_has_to_be_there():
     with pytest.raises(ArgumentError, match=r"^'not/there' is not a folder: create it first, or choose another$"):
         create_plugin("my-algo", "not/there")
     assert list(Path().iterdir()) == []
+
+
+def test_its_folder_has_the_rights_of_any_new_folder():
+    Path("other").mkdir()
+    assert create_plugin("my-algo").stat().st_mode == Path("other").stat().st_mode
 
 
 def test_a_write_that_fails_half_way_leaves_nothing():

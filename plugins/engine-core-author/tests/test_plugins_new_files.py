@@ -128,3 +128,12 @@ def test_the_workflow_runs_each_environment_of_tox_once(new):
     assert matrix["engine-core"] == ["lowest", "latest"]
     others = rest["run"].removeprefix("python -m tox run -e ").split(",")
     assert sorted(filter(None, map(str.strip, environments))) == sorted([of_tests, *others])
+
+
+def test_the_workflow_takes_engine_core_from_where_its_owner_says(new):
+    text = new("my-plugin")[".github/workflows/tests.yml"]
+    (job,) = yaml.safe_load(text)["jobs"].values()
+    included = {each["engine-core"]: each["variable"] for each in job["strategy"]["matrix"]["include"]}
+    assert included == {"lowest": "ENGINE_CORE_LOWEST", "latest": "ENGINE_CORE_LATEST"}
+    assert "install engine-core" not in text
+    assert set(job["strategy"]["matrix"]["engine-core"]) == set(included)

@@ -193,3 +193,25 @@ def test_as_json():
 def test_anything_but_a_run_is_one_message_and_exit_code_2(run_b, message):
     result = run("a", run_b)
     assert (result.exit_code, result.output) == (2, message)
+
+
+def test_entries_that_changed_places_differ_only_in_that():
+    one, two = {"name": "one", "args": {"p": 1}}, {"name": "two", "args": {"p": 2}}
+    assert config_differences({"callbacks": [one, two]}, {"callbacks": [two, one]}) == [
+        ("callbacks", ["one", "two"], ["two", "one"])
+    ]
+
+
+def test_entries_without_a_name_are_matched_by_position():
+    assert config_differences({"x": [1, {"name": "a"}]}, {"x": [2, {"name": "b"}]}) == [
+        ("x[0]", 1, 2),
+        ("x[1].name", "a", "b"),
+    ]
+
+
+def test_damaged_results_are_one_message_and_exit_code_2():
+    write("b")
+    Path("b/results.json").write_text("{")
+    result = run("a", "b")
+    assert result.exit_code == 2
+    assert result.output.startswith("Error: 'b/results.json' is damaged, it is not JSON: ")

@@ -214,3 +214,7 @@ def test_a_page_of_100_000_lines_is_below_500_kb_and_loses_no_spike(tmp_path):
 def test_a_report_without_a_run_is_refused():
     with pytest.raises(ArgumentError, match="a report needs a run"):
         render([])
+
+
+def test_the_best_value_is_shown_with_its_place(tmp_path):
+    assert "eval/loss 0.25 0.125 step 2, epoch 1" in page_of(write_run(tmp_path / "run")).text

@@ -239,3 +239,14 @@ def test_a_thinned_series_loses_no_spike_and_no_end(y, most):
     if good:
         assert min(v for v in low if v is not None) == pytest.approx(min(good), rel=1e-5)
         assert max(v for v in high if v is not None) == pytest.approx(max(good), rel=1e-5)
+
+
+def test_a_resume_in_the_diary_is_one_of_the_run(tmp_path):
+    events = [*EVENTS[:2], {"kind": "resume", "step": 2, "epoch": 1, "seconds": 2.75}, *EVENTS[2:]]
+    assert read_run(write_run(tmp_path / "run", events=events)).resumed == [(2, 2.75)]
+
+
+def test_two_damaged_lines_are_counted(tmp_path):
+    folder = write_run(tmp_path / "run")
+    append(folder / "metrics.jsonl", "x\ny\n")
+    assert read_run(folder).warnings == ["2 lines of metrics.jsonl can't be read and are left out"]

@@ -138,3 +138,12 @@ def test_a_stream_looks_at_the_files_once_a_period(tmp_path, listen, monkeypatch
     apart = [later - earlier for earlier, later in itertools.pairwise(looks) if later - earlier > 0.05]
     assert 1 <= len(apart) <= 4
     assert min(apart) >= 0.35
+
+
+def test_changes_are_told_at_most_once_a_period_and_a_long_reading_lengthens_it(tmp_path, monkeypatch):
+    watched = Watched([write_run(tmp_path / "run", **RUNNING)])
+    monkeypatch.setattr(live, "PERIOD_S", 1.0)
+    monkeypatch.setattr(live, "REST", 10)
+    assert watched.period_s == 1.0
+    watched._took_s = 0.5
+    assert watched.period_s == 5.0

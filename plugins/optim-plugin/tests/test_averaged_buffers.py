@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from engine_core import Trainer
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
-from optim_plugin import EMA, SWA, ema_update, start_average
+from optim_plugin import EMA, SWA, ema_update, start_average, use_average
 
 BOTH = pytest.mark.parametrize("make", [lambda **k: EMA(0.5, **k), lambda **k: SWA(0.0, **k)], ids=["ema", "swa"])
 WRAPS = [nn.utils.spectral_norm, nn.utils.parametrizations.spectral_norm]
@@ -165,6 +165,15 @@ def test_a_buffer_under_two_names_grows_under_both_in_an_average_that_has_lost_t
     inner(torch.ones(2, 4))
     ema_update(average, model, 0.5)
     assert average["one.memory"].shape == average["two.memory"].shape == (1, 3)
+
+
+def test_an_average_with_sizes_stands_in_for_a_model_without():
+    trained, fresh = Kinds(), Kinds()
+    trained(torch.ones(2, 4))
+    trained.scale = fresh.scale = torch.ones(3)
+    with use_average(fresh, start_average(trained)):
+        assert torch.equal(fresh.memory, trained.memory)
+    assert fresh.memory.shape == (0, 3)
 
 
 @pytest.mark.parametrize(

@@ -218,6 +218,15 @@ def test_expanded_buffers_are_averaged_and_come_back_as_the_same_object():
     assert model.scale is own and own.tolist() == [1.0, 1.0, 1.0]
 
 
+def test_an_expanded_frozen_parameter_is_averaged_and_comes_back_as_it_was():
+    model = nn.Module()
+    model.scale = nn.Parameter(torch.ones(1).expand(3), requires_grad=False)
+    own, at = model.scale, model.scale.data_ptr()
+    with use_average(model, {"scale": torch.tensor([1.0, 2.0, 3.0])}):
+        assert model.scale is own and own.tolist() == [1.0, 2.0, 3.0]
+    assert model.scale is own and own.tolist() == [1.0, 1.0, 1.0] and own.stride() == (0,) and own.data_ptr() == at
+
+
 class Sparse(nn.Linear):
     """Has a buffer that is not a dense tensor, such as a graph's neighbours."""
 

@@ -195,13 +195,43 @@ def test_a_model_that_ignores_its_inputs_is_refused_by_name():
     assert "GradientPenalty" in str(getattr(error.value, "__notes__", ""))
 
 
-def test_operations_without_a_second_derivative_raise_what_the_readme_quotes():
+class SquareOnce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return 2 * ctx.saved_tensors[0] * gradient  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("operation", "said"),
+    [
+        (SquareOnce.apply, "differentiate twice a function that was marked with @once_differentiable"),
+        (lambda x: torch.cdist(x, x.detach()[:3] + 1), "derivative for .* is not implemented"),
+    ],
+    ids=["own function", "cdist"],
+)
+def test_operations_without_a_second_derivative_raise_what_the_readme_quotes(operation, said):
     class Once(nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return super().forward(torch.cdist(x, x.detach()[:3] + 1))
+            return super().forward(operation(x)[:, :3])
 
-    with pytest.raises(RuntimeError, match=r"derivative for .* is not implemented"):
+    with pytest.raises(RuntimeError, match=said):
         train(Once(3, 3).double(), GradientPenalty())
+
+
+@pytest.mark.parametrize("make", [lambda: GradientPenalty(weight=1.0), SAM], ids=["penalty", "sam"])
+def test_under_bf16_it_trains_and_asks_for_no_graph_of_the_last_backward(make):
+    models, data = [make_net().float() for _ in range(2)], batches(7, 7)
+    for model, algorithms in zip(models, (make(), ()), strict=True):
+        train(model, algorithms, data, precision="amp_bf16")
+    pairs = [*zip(*(model.parameters() for model in models), strict=True)]
+    assert all(bool(p.isfinite().all()) and not torch.equal(p, q) for p, q in pairs)
+    assert make().backwards_create_graph is False
 
 
 @pytest.mark.parametrize("weight", [-1, float("nan"), "1"])

@@ -143,7 +143,7 @@ def test_an_impossible_schedule_is_refused(arguments):
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [((-0.1,), "fraction="), ((1.1,), "fraction="), ((0.5, ["0", "head"]), "'head' is not a module of this model")],
+    [((-0.1,), "fraction="), ((float("nan"),), "fraction="), ((0.5, ["0", "head"]), "'head' is not a module")],
 )
 def test_anything_but_a_fraction_of_layers_of_the_model_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
@@ -214,6 +214,15 @@ def test_frozen_weights_are_bit_equal_to_the_end_and_the_others_keep_training_be
         moves = [not torch.equal(one[layer], other[layer]) for one, other in pairwise(recorder.weights)]
         assert moves == [True] * (at - 1) + [False] * (20 - at)
     assert all(step[4].isfinite().all() for step in recorder.weights)
+
+
+def test_until_start_training_is_the_same_as_without_it():
+    plain, frozen = Recorder(), Recorder()
+    for algorithms, recorder in (([], plain), ([LayerFreezing()], frozen)):
+        with make_trainer(algorithms, recorder) as run:
+            run.fit()
+    alike = [all(map(torch.equal, *both)) for both in zip(plain.weights, frozen.weights, strict=True)]
+    assert alike == [True] * 12 + [False] * 8
 
 
 def test_a_second_fit_unfreezes_nothing_and_each_change_is_logged_once():

@@ -251,10 +251,6 @@ def test_a_custom_loop_offers_its_closure():
         assert p.grad is not None and q.grad is not None and torch.allclose(p.grad, q.grad, atol=1e-6)
 
 
-def make_data() -> list[tuple[torch.Tensor, torch.Tensor]]:
-    return [(torch.ones(4, 3), torch.tensor([0, 1, 0, 1]))]
-
-
 class Scale(Algorithm):
     """Has another batch from the start of the step to its end, and no tag that says so."""
 

@@ -385,7 +385,9 @@ def of_torch(name: str) -> nn.Module:
 
 REASONS: dict[str, tuple[Callable[[], Any], str]] = {
     "BatchNorm": (lambda: net(nn.BatchNorm1d(512)), r"'1' \(BatchNorm1d\) uses the statistics of the batch"),
+    "SyncBatchNorm": (lambda: net(nn.SyncBatchNorm(512)), r"'1' \(SyncBatchNorm\) uses the statistics"),
     "Dropout": (lambda: net(nn.Dropout(0.1)), r"dropout is active in '1' \(Dropout\)"),
+    "AlphaDropout": (lambda: net(nn.AlphaDropout(0.1)), r"dropout is active in '1' \(AlphaDropout\)"),
     "attention": (lambda: net(nn.MultiheadAttention(512, 1, 0.1)), r"dropout is active in '1' \(MultiheadAttention"),
     "LSTM": (lambda: net(nn.LSTM(512, 512, 2, dropout=0.1)), r"dropout is active in '1' \(LSTM\)"),
     "forward hook": (lambda: hooked("register_forward_hook"), r"'1' \(ReLU\) has hooks"),
@@ -393,6 +395,7 @@ REASONS: dict[str, tuple[Callable[[], Any], str]] = {
     "backward hook": (lambda: hooked("register_full_backward_hook"), r"'1' \(ReLU\) has hooks"),
     "backward pre-hook": (lambda: hooked("register_full_backward_pre_hook"), r"'1' \(ReLU\) has hooks"),
     "torch.compile": (lambda: torch.compile(net(), backend="eager"), "the model .*is wrapped by torch.compile"),
+    "a part compiled": (lambda: net(torch.compile(nn.ReLU(), backend="eager")), "'1' .*is wrapped by torch.compile"),
     "compiled in place": (compiled_in_place, r"'0' \(Linear\) is wrapped by torch.compile"),
     "DataParallel": (lambda: nn.DataParallel(net()), r"the model \(DataParallel\) is wrapped by DataParallel"),
     "DDP": (lambda: net(of_torch("DistributedDataParallel")), "'1' .*is wrapped by DistributedDataParallel"),

@@ -187,6 +187,19 @@ def test_dropout_that_begins_late_is_reported_also_after_a_batch_of_few_rows() -
     assert model[4].steps == 7
 
 
+def test_what_raises_in_the_forward_of_a_step_leaves_the_layers_as_they_were() -> None:
+    class Fails(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if torch.is_grad_enabled():
+                raise ZeroDivisionError
+            return x
+
+    model = mlp(Fails())
+    with pytest.raises(ZeroDivisionError):
+        train(model, SelectiveBackprop(0, 1, scale_factor=1, interrupt=0, reuse="on"))
+    assert not any("forward" in vars(module) for module in model.modules())
+
+
 def test_a_fit_after_an_interrupted_one_works() -> None:
     """In the third step, before any layer has computed."""
     steps = itertools.count(1)

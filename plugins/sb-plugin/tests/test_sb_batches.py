@@ -105,6 +105,11 @@ FORMS: dict[str, Form] = {
         {"objective": NAMED, "batches": Batches(shared=("t",))},
         {},
     ),
+    "rows in another dimension": (
+        lambda x, y: {"x": x.T, "y": y},
+        {"objective": NAMED, "model": Taking(lambda x: x.T), "batches": Batches(dim={"x": 1})},
+        {},
+    ),
     "per row": (
         lambda x, y: {"x": list(x), "y": y},
         {

@@ -131,7 +131,7 @@ def test_scoring_leaves_no_trace_also_when_it_raises(
     ids=["lambda", "bound method", "compiled", "scripted"],
 )
 def test_scoring_leaves_no_trace_behind_any_callable(wrap: Callable[[nn.Module], Callable[..., Any]]) -> None:
-    model = net(nn.BatchNorm2d(4), nn.Dropout())
+    model = net(nn.BatchNorm2d(4), nn.Dropout(), Codebook())
     with untouched(model):
         select(wrap(model))
 

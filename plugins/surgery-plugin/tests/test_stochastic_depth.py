@@ -49,6 +49,13 @@ def test_names_mean_the_class_itself_and_classes_their_subclasses_too():
     assert apply_stochastic_depth(model(), ("Outer", BasicBlock)) == ["0", "1", "2"]
 
 
+def test_a_shared_block_is_wrapped_once_and_all_its_places_are_named():
+    block = BasicBlock()
+    model = nn.Sequential(block, nn.ReLU(), block)
+    assert [apply_stochastic_depth(model) for _ in range(2)] == [["0", "2"]] * 2
+    assert model[0] is model[2] and model[0].block is block and model[0].rate == 0.2
+
+
 def test_a_second_time_blocks_are_not_wrapped_again_but_take_the_new_settings():
     model = nn.Sequential(BasicBlock(), BasicBlock())
     apply_stochastic_depth(model)

@@ -58,6 +58,15 @@ def test_blocks_that_work_in_place_elsewhere_or_have_no_identity_are_not_refused
     model(torch.randn(2, 4))
 
 
+def test_in_inference_mode_a_block_in_training_can_still_be_dropped():
+    """Where torch counts no versions, by which a change in place is known."""
+    model = nn.Sequential(BasicBlock(torch.sin))
+    apply_stochastic_depth(model, drop_rate=0.5, generator=torch.Generator().manual_seed(3))
+    with torch.inference_mode():
+        x = torch.randn(32, 4)
+        assert 0 < (model(x) == x).all(1).sum() < 32
+
+
 def test_dropped_for_the_batch_under_autocast_the_output_has_the_dtype_that_the_block_gives():
     model = nn.Sequential(BasicBlock(torch.sin))
     model[0].add = model[0].linear

@@ -82,6 +82,17 @@ def test_gradients_of_dropped_rows_pass_through_the_identity_alone():
     torch.testing.assert_close(block.linear.weight.grad, slope[kept].T @ x[kept].detach() / 0.5)
 
 
+def test_infinite_values_of_a_dropped_row_do_not_come_through():
+    """As values; as a gradient they do, because 0 * inf is NaN."""
+
+    class Bottleneck(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x / 0
+
+    wrapped, x, kept = dropped(Bottleneck(), 0.5), torch.ones(16, 2), gates(16, 0.5)
+    assert torch.equal(wrapped(x)[~kept], x[~kept])
+
+
 def test_the_rates_grow_linearly_to_the_last_block_as_in_the_paper():
     """p_l = 1 - l / L * (1 - p_L), l from 1: the input, not the first block, is what is never dropped."""
     model = nn.Sequential(*(Bottleneck() for _ in range(4)))

@@ -146,11 +146,11 @@ def small_net() -> nn.Sequential:
     )
 
 
-def initial(seed: int, rank: int = 0) -> list[torch.Tensor]:
+def initial(algorithm: Any, seed: int, rank: int = 0) -> list[torch.Tensor]:
     """Return the new weights as a Trainer's INIT leaves them, on any of two processes."""
-    model = small_net()
-    run_init(model, SqueezeExcite(8, 0.5), seed=seed, rank=rank, world_size=2)
-    return [value for name, value in model.state_dict().items() if "squeeze_excite" in name]
+    model = small_net() if isinstance(algorithm, SqueezeExcite) else two_layers()
+    run_init(model, algorithm, seed=seed, rank=rank, world_size=2)
+    return [value for name, value in model.state_dict().items() if "squeeze_excite" in name or "gate." in name]
 
 
 def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
@@ -183,13 +183,13 @@ def test_on_digits_the_net_learns_which_channels_count():
     assert (trained(x[1200:]).argmax(1) == y[1200:]).float().mean() > 0.9
 
 
-def test_new_weights_follow_from_the_seed_of_the_run_alone_on_all_processes():
-    first, before = initial(1), torch.get_rng_state()
+@pytest.mark.parametrize("algorithm", [SqueezeExcite(8, 0.5), GatedLinearUnits()], ids=["excite", "gates"])
+def test_new_weights_follow_from_the_seed_of_the_run_alone_on_all_processes(algorithm):
+    first, before = initial(algorithm, 1), torch.get_rng_state()
     torch.rand(3)
-    assert same(initial(1), first) and same(initial(1, rank=1), first)
-    assert not same(initial(2), first)
-    torch.manual_seed(0)
-    small_net()
+    assert same(initial(algorithm, 1), first) and same(initial(algorithm, 1, rank=1), first)
+    assert not same(initial(algorithm, 2), first)
+    small_net() if isinstance(algorithm, SqueezeExcite) else two_layers()
     assert torch.equal(torch.get_rng_state(), before)
 
 

@@ -120,6 +120,14 @@ class DrawsFromTorch(AtLoss):
 
 
 @caught_by("test_no_global_random_draw", also=["test_two_ranks"])
+class DrawsFromNumPy(AtLoss):
+    def factor(self, state):
+        import numpy as np  # noqa: PLC0415  it need not be there for the other tests
+
+        return 1 + 0.1 * np.random.rand()
+
+
+@caught_by("test_no_global_random_draw", also=["test_two_ranks"])
 class DrawsFromPython(AtLoss):
     def factor(self, state):
         return 1 + 0.1 * random.random()
