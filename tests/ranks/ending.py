@@ -129,7 +129,7 @@ def spent():
 
 def main():
     """Run the cases; some are refused on all ranks alike, which does not end the process, as the last one does."""
-    cases = ["stop", "pause", "SIGTERM", "SIGINT", "eval SIGTERM", "fit_end SIGTERM"]
+    cases = ["stop", "pause", "SIGTERM", "SIGINT", "eval SIGTERM", "eval stop", "fit_end SIGTERM"]
     results = {how: train(how) for how in cases}
     results["runs"] = [run("SIGTERM"), run("pause"), run("nothing")]
     results["spent"] = spent()

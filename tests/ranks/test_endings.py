@@ -52,6 +52,7 @@ def ended(folder):
         ("SIGTERM", ["SystemExit(143)", 3, "ep0-ba3"]),
         ("SIGINT", ["KeyboardInterrupt('ended after batch 3')", 3, "ep0-ba3"]),
         ("eval SIGTERM", ["SystemExit(143)", 2, "ep0-ba2"]),
+        ("eval stop", ["returned", 2, "ep0-ba2"]),
         ("fit_end SIGTERM", ["SystemExit(143)", 14, "ep2-ba14"]),
     ],
 )
