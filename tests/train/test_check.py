@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 
 from .leaving import CONFIG, cli, of_file, train
 
@@ -64,3 +65,12 @@ def test_what_the_run_would_refuse_is_refused(train, arguments, config, problem)
 def test_json_has_the_header_and_the_size_of_a_checkpoint(train):
     told = json.loads(train("--check", "--json").stdout)
     assert (told["kind"], told["model"], told["checkpoint_bytes"] > 0) == ("check", "Sequential", True)
+
+
+def test_a_taken_folder_is_refused_and_workers_end_with_it(train):
+    loading = CONFIG.replace('"left:loader"', '"left:with_workers"')
+    assert train("--check", config=loading).exit_code == 0
+    assert not torch.multiprocessing.active_children()
+    assert train().exit_code == 0
+    done = train("--check", "--seed", "8")
+    assert (done.exit_code, done.stdout, "'out' holds another run" in done.stderr) == (2, "", True)
