@@ -132,7 +132,7 @@ def test_what_is_asked_for_before_a_fit_does_not_end_it_and_a_stop_comes_before_
     with run(tmp_path, autoresume=True) as resumed:
         resumed.state.pause_training()
         resumed.fit()
-    assert resumed.state.timestamp.batch == 9
+    assert (resumed.state.timestamp.batch, resumed.state.loop.pause_requested) == (9, False)
     for asks in (("pause_training", "stop_training"), ("stop_training", "pause_training")):
         state = State()
         for ask in asks:
