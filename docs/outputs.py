@@ -55,7 +55,7 @@ NOT_COMPARED = {
     ("docs/authors/package.md", "gradient-centralization/"): "a tree of files, which tests/docs/test_package.py builds",
     ("docs/explanation/design.md", "engine_core/"): "a tree of files, see tests/docs/test_design.py",
     ("docs/explanation/design.md", "plugins/"): "a tree of files, see tests/docs/test_design.py",
-    ("docs/reference/events.md", "init "): "a figure, see tests/docs/test_events.py",
+    ("docs/reference/events.md", "init "): "a figure, see tests/docs/test_reference.py",
     ("plugins/sb-plugin/README.md", "def make_loader"): "code that lacks a dataset",
 }
 """Why a `text` block is not compared, by its page and its beginning; each has to be here."""

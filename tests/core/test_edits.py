@@ -85,6 +85,18 @@ def test_callbacks_and_destinations_may_be_edited_and_replaced_too():
     assert ran(engine) == ["d"]
 
 
+def test_what_joins_in_an_event_takes_part_in_the_next():
+    class Inviting(Alg):
+        def apply(self, event, state, logger):
+            super().apply(event, state, logger)
+            if len(state.algorithms) == 1:
+                state.algorithms.append(Alg("guest"))
+
+    engine = Engine(State(algorithms=[Inviting("host")]), Logger())
+    assert ran(engine) == ["host"]
+    assert ran(engine) == ["host", "guest"]
+
+
 def test_an_algorithm_that_stays_keeps_its_name_when_another_leaves():
     engine = Engine(State(algorithms=[Alg("a"), Alg("b")], outputs=[]), Logger())
     assert list(engine.run_event("batch_end")) == ["Alg/BATCH_END", "Alg-2/BATCH_END"]

@@ -144,6 +144,8 @@ FAULTS = {
         ),
     ),
     "exit": ("import sys; sys.exit('no GPU here')", f"SystemExit: no GPU here (at FILE:1); {FIX}"),
+    "silent exit": ("\nraise SystemExit", f"SystemExit (at FILE:2); {FIX}"),
+    "lines": ("raise ValueError('a\\n  b')", f"ValueError: a b (at FILE:1); {FIX}"),
     "syntax": ("\ndef broken(:", f"SyntaxError: invalid syntax (at FILE:2); {FIX}"),
     "attribute": ("", f"AttributeError: module 'broken_module' has no attribute 'Broken'; {FIX}"),
     "instance": ("Broken = 3", f"TypeError: an entry point of kind algorithms must name a class, not 3; {FIX}"),

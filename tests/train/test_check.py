@@ -67,7 +67,10 @@ def test_json_has_the_header_and_the_size_of_a_checkpoint(train):
     assert (told["kind"], told["model"], told["checkpoint_bytes"] > 0) == ("check", "Sequential", True)
 
 
-def test_workers_end_with_it(train):
+def test_a_taken_folder_is_refused_and_workers_end_with_it(train):
     loading = CONFIG.replace('"left:loader"', '"left:with_workers"')
     assert train("--check", config=loading).exit_code == 0
     assert not torch.multiprocessing.active_children()
+    assert train().exit_code == 0
+    done = train("--check", "--seed", "8")
+    assert (done.exit_code, done.stdout, "'out' holds another run" in done.stderr) == (2, "", True)

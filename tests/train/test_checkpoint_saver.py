@@ -106,6 +106,12 @@ def test_arguments_are_checked_when_they_are_given(arguments: Any, message: str,
         CheckpointSaver(tmp_path, **arguments)
 
 
+def test_what_the_end_adds_does_not_count_among_the_last_and_nothing_is_made_before_a_fit(tmp_path: Path) -> None:
+    trainer(callbacks=CheckpointSaver(tmp_path / "new")).close()
+    assert not (tmp_path / "new").exists()
+    assert fitted(tmp_path, 4, 4, 4, 4, 4, interval="4ba", keep_last=1) == ["ep1-ba8", "ep2-ba10"]
+
+
 def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
     fitted(tmp_path, 8)
     made = trainer(callbacks=CheckpointSaver(tmp_path))
@@ -171,12 +177,17 @@ def test_a_disk_that_is_full_does_not_stop_training_and_warns_once_with_a_count(
     assert re.fullmatch(rf"\d checkpoints could not be written in '{tmp_path}'", count)
 
 
-def test_a_full_disk_stops_training_if_on_error_is_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("asks", [False, True])
+def test_a_full_disk_stops_training_if_on_error_is_stop(
+    asks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(WRITE, full)
-    made = trainer(batches(8, 8, 8), callbacks=CheckpointSaver(tmp_path, "1ba", on_error="stop"))
+    saver = CheckpointSaver(tmp_path, "1ba", on_error="stop")
+    asking = at("batch_checkpoint", lambda state: asks and saver.written())
+    made = trainer(batches(8, 8, 8), callbacks=[saver, asking])
     with pytest.raises(CheckpointError, match=r"no checkpoint was written .*No space left"), made:
         made.fit()
-    assert made.state.timestamp.batch < 3
+    assert made.state.timestamp.batch < (2 if asks else 3)
 
 
 def test_training_continues_while_the_run_is_written_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,6 +208,20 @@ def test_training_continues_while_the_run_is_written_as_it_was(tmp_path: Path, m
         made.fit()
     assert torch.equal(read_content(tmp_path / "ep0-ba2").model["weight"], weights[2])
     assert not torch.equal(weights[2], weights[3])
+
+
+def test_two_checkpoints_are_never_written_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_free, alone = threading.Lock(), list[bool]()
+
+    def slow(folder: Path, content: Any, *_: Any) -> None:
+        alone.append(is_free.acquire(blocking=False))
+        time.sleep(0.02)
+        write_content(folder, content)
+        is_free.release()
+
+    monkeypatch.setattr(WRITE, slow)
+    fitted(tmp_path, 4, 4, 4, interval="1ba")
+    assert set(alone) == {True} and len(alone) >= 6
 
 
 @pytest.fixture

@@ -91,6 +91,11 @@ def test_what_needs_rows_is_refused_before_the_first_step(
     assert steps == []
 
 
+def test_a_fit_in_rows_needs_them_too() -> None:
+    with pytest.raises(ArgumentError, match=r"^fit's duration='9sp' is in rows, and the rows of"):
+        of_graphs(max_duration="9ep").fit("9sp")
+
+
 def test_tokens_are_counted_and_end_a_training() -> None:
     seen: list[int] = []
     count = Batches(tokens=lambda batch: batch[0].numel())

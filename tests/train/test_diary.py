@@ -2,6 +2,8 @@
 
 import inspect
 import json
+import os
+import subprocess
 import sys
 import warnings
 from itertools import pairwise
@@ -148,4 +150,41 @@ def test_a_filter_makes_a_logger_that_fails_stop_the_run(config, tmp_path, monke
     monkeypatch.setattr(whole_lines.Lines, "_append", full)
     with pytest.raises(DestinationWarning, match="RunFiles can't write in"):
         train(config(), tmp_path / "out")
+    assert not (tmp_path / "out" / "results.json").exists()
+
+
+FULL = """
+import os, resource, torch
+
+class Full(list):
+    def __iter__(self):
+        size = os.path.getsize("out/metrics.jsonl")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+        return super().__iter__()
+
+def loader():
+    return Full([(torch.ones(8, 4), torch.zeros(8, dtype=torch.long))] * 8)
+"""
+
+
+FILLS = """
+model: {target: "torch.nn:Linear", args: {in_features: 4, out_features: 3}}
+data: {target: "full:loader"}
+loss: {target: "torch.nn:CrossEntropyLoss"}
+optimizer: {target: "torch.optim:SGD", args: {lr: 0.1}}
+trainer: {max_duration: 1ep}
+"""
+
+
+@pytest.mark.full
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the size of files as Linux does")
+def test_an_environment_variable_makes_a_logger_that_fails_stop_the_command(tmp_path):
+    (tmp_path / "full.py").write_text(FULL)
+    (tmp_path / "run.yaml").write_text(FILLS)
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    environment["PYTHONWARNINGS"] = "error:logger destination"
+    command = [sys.executable, "-B", "-m", "engine_core", "train", "run.yaml", "--out", "out"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "DestinationWarning: logger destination RunFiles can't write in 'out'" in done.stderr
     assert not (tmp_path / "out" / "results.json").exists()

@@ -54,6 +54,12 @@ def test_fit_ends_with_the_batch_that_reaches_max_duration(duration: str, end: t
     assert position(made) == end
 
 
+def test_fit_ends_with_the_first_batch_after_so_many_seconds(wait: Callable[[float], None]) -> None:
+    made = trainer(batches(2, 2) * 50, max_duration="4.5sec", callbacks=at("before_forward", lambda _: wait(1)))
+    made.fit()
+    assert (made.state.timestamp.batch, made.state.timestamp.elapsed_s) == (5, 5)
+
+
 def test_fits_in_pieces_are_one_fit_bit_for_bit() -> None:
     whole, pieces = net(dropout=0.3), net(dropout=0.3)
     trainer(batches(8, 8, 4), whole, max_duration="3ep", seed=3).fit()
@@ -123,6 +129,14 @@ def test_fit_beyond_the_horizon_warns_and_moves_it() -> None:
     assert made.state.get_elapsed_duration() == Time("1dur")
 
 
+def test_fit_beyond_the_horizon_in_another_unit_moves_it_too() -> None:
+    made = trainer(max_duration="1ep")
+    made.fit()
+    with pytest.warns(DurationWarning, match="of 1ep, so what algorithms schedule now ends at 5ba"):
+        made.fit("3ba")
+    assert (made.state.max_duration, position(made)) == (Time("5ba"), (2, 5, 40, 1))
+
+
 def test_without_max_duration_each_fit_sets_the_horizon_and_none_warns() -> None:
     made = trainer(max_duration=None)
     horizons = []
@@ -141,6 +155,24 @@ def test_stop_training_ends_fit_after_the_batch_and_the_next_fit_continues() -> 
     made.fit()
     assert events[4:] == ["batch_end", "epoch_end", "fit_end"]
     assert position(made) == (1, 3, 20, 0)
+
+
+@pytest.mark.parametrize("event", ["batch_end", "epoch_end"])
+def test_a_stop_with_the_last_batch_ends_the_epoch_and_starts_no_other(event: str) -> None:
+    stop = at(event, lambda state: state.timestamp.batch == 2 and state.stop_training())
+    made = trainer(batches(8, 8), max_duration="3ep", callbacks=stop)
+    made.fit()
+    assert position(made) == (1, 2, 16, 0)
+
+
+def test_a_loader_whose_length_is_not_implemented_counts_as_one_without_length() -> None:
+    class Endless(Unsized):
+        def __len__(self) -> int:
+            raise NotImplementedError
+
+    made = trainer(Endless(8, 8))
+    made.fit()
+    assert (position(made), made.state.dataloader_len) == ((1, 2, 16, 0), None)
 
 
 def test_a_distributed_sampler_is_given_the_epoch() -> None:

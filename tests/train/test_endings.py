@@ -128,6 +128,13 @@ def test_a_disk_that_stays_full_is_exit_code_74_and_named(train, tmp_path):
     assert not (tmp_path / "out" / "model.safetensors").exists()
 
 
+def test_a_disk_that_was_full_for_a_while_is_told_and_is_exit_code_0(train):
+    done = train("--checkpoint-every", "1ba", config=callback("FullFrom", batch=2, to=5))
+    assert done.exit_code == 0
+    assert done.stderr.count("no checkpoint was written") == 1
+    assert done.stderr.count("checkpoints could not be written") == 1
+
+
 def test_a_pause_that_could_not_be_saved_is_exit_code_74(train):
     limit = "callbacks: [{target: 'left:Naps'}, {name: time_limit, args: {limit: 600sec}}, {target: 'left:FullFrom'}]"
     done = train(config=CONFIG + limit)

@@ -181,6 +181,24 @@ def test_evaluation_uses_no_dropout_and_running_statistics() -> None:
     assert first["eval/loss"] == pytest.approx(nn.functional.cross_entropy(outputs, rows(8, seed=0)[1]).item())
 
 
+def test_while_it_runs_state_shows_what_it_works_on_and_no_graph_is_built() -> None:
+    seen: list[Any] = []
+    loader = batches(3, 2)
+
+    def note(state: State) -> None:
+        shown = state.dataloader is loader, state.dataloader_label, state.dataloader_len, len(state.batch[0])
+        seen.append((*shown, state.outputs.requires_grad))
+
+    trainer(eval_dataloader={"new": loader}, callbacks=at("eval_after_forward", note)).eval()
+    assert seen == [(True, "new", 2, 3, False), (True, "new", 2, 2, False)]
+
+
+def test_a_trainer_that_only_evaluates_needs_neither_a_length_nor_an_optimizer() -> None:
+    made = trainer(eval_dataloader=batches(3), max_duration=None, optimizers=None)
+    assert list(made.eval()) == ["eval/loss"]
+    assert (made.state.batch, made.state.dataloader, made.state.timestamp.batch) == (None, None, 0)
+
+
 IN_WORK = ("batch", "outputs", "loss", "dataloader", "dataloader_label", "dataloader_len", "timestamp")
 
 

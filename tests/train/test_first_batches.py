@@ -78,6 +78,16 @@ def sampled(rank: int) -> Any:
     )
 
 
+class Positioned(torch_data.DataLoader[Any]):
+    """Has a position of its own, as torchdata's StatefulDataLoader has."""
+
+    state_dict = load_state_dict = None  # type: ignore[assignment]
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        vars(self).update(state_dict=dict, load_state_dict=print)
+
+
 class Stream(torch_data.IterableDataset[Any]):
     def __iter__(self) -> Any:
         return iter(range(4))
@@ -90,6 +100,7 @@ class Stream(torch_data.IterableDataset[Any]):
         (lambda _: loaded(Stream()), "a DataLoader of an IterableDataset"),
         (lambda _: torch_data.DataLoader(ROWS, batch_size=None), "a DataLoader with batch_size=None"),
         (sampled, "a DataLoader with a DistributedSampler"),
+        (lambda _: Positioned(ROWS, batch_size=2), "a Positioned with a position of its own"),
     ],
 )
 def test_what_is_not_read_by_index_is_refused_with_two_ways_out(make, kind):
@@ -155,6 +166,16 @@ def test_a_long_split_takes_no_time_to_compare():
     assert min(took_s) < 0.02
 
 
+class Random(torch_data.Dataset[torch.Tensor]):
+    """Rows that are drawn when they are read, as augmented ones are."""
+
+    def __getitem__(self, row: int) -> torch.Tensor:
+        return torch.rand(())
+
+    def __len__(self) -> int:
+        return 6
+
+
 class Own(torch_data.TensorDataset):
     """Rows made of tensors of which each rank has others."""
 
@@ -162,8 +183,9 @@ class Own(torch_data.TensorDataset):
         return ROWS[row]
 
 
-def test_rows_that_may_differ_honestly_are_not_compared():
-    first, second = rows_of(lambda rank: loaded(Own(torch.full((6,), rank))), "eval")
+@pytest.mark.parametrize("make", [lambda _: Random(), lambda rank: Own(torch.full((6,), rank))])
+def test_rows_that_may_differ_honestly_are_not_compared(make):
+    first, second = rows_of(lambda rank: loaded(make(rank)), "eval")
     assert (len(first), len(second)) == (3, 3)
 
 

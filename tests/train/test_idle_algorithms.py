@@ -116,3 +116,14 @@ def test_an_exception_in_may_rest_is_blamed_on_it():
     with make(Failing()) as made, pytest.raises(ZeroDivisionError) as error:
         made.fit()
     assert error.value.__notes__ == ["raised by may_rest of algorithm Failing at FIT_END"]
+
+
+def test_the_warning_is_at_the_line_of_fit_and_a_training_that_raises_says_nothing():
+    with make(Idle()) as made, pytest.warns(IdleAlgorithmWarning) as caught:
+        made.fit()
+    assert [w.filename for w in caught] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", IdleAlgorithmWarning)
+        failing = make(Idle(), callbacks=[at("fit_end", lambda state: 1 / 0)])
+        with failing, pytest.raises(ZeroDivisionError):
+            failing.fit()

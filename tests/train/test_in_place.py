@@ -70,6 +70,23 @@ def test_what_the_model_changes_in_place_is_not_blamed_on_an_algorithm():
     assert told(nothing, model=InPlaceModel(4, 3)) == []
 
 
+def test_the_warning_points_at_the_line_that_trains():
+    with trainer(algorithms=acting(double, "after_dataloader")) as made, pytest.warns(AuditWarning) as warned:
+        made.fit()
+    assert [warning.filename for warning in warned] == [__file__]
+
+
+def test_a_tensor_without_a_version_is_left_out():
+    class Copies(torch.nn.Linear):
+        def forward(self, inputs):
+            return super().forward(inputs.clone())
+
+    data = batches(8, 8)
+    with torch.inference_mode():
+        data = [(x.clone(), y) for x, y in data]
+    assert told(acting(lambda event, state: None, "after_dataloader"), data=data, model=Copies(4, 3)) == []
+
+
 @dataclasses.dataclass
 class Node:
     """A batch that contains itself, as the nodes of a tree do that know their parents."""

@@ -16,6 +16,7 @@ import engine_core
 from engine_core import Trainer
 from engine_core.checkpoint import match_names, with_average
 from engine_core.errors import ArgumentError, ArgumentTypeError, CheckpointError, EngineError, PluginError
+from engine_core.run import result
 from engine_core.run.load import Source
 
 from .leaving import CONFIG, cli, of_file, read, train, weights
@@ -141,6 +142,18 @@ def test_the_average_is_saved_beside_the_weights_once_there_is_one(train, tmp_pa
     assert of_file(tmp_path / "out" / "checkpoints" / "ep2-ba8" / "average" / "model.safetensors") == average
     for path in ("out", "out/checkpoints"):
         assert weights(engine_core.load_model(path, trust=True)) == average
+
+
+def test_the_weights_are_written_after_the_average(train, monkeypatch):
+    written, write = [], result.write_weights
+
+    def noting(file, *given, **about):
+        written.append(file.name)
+        write(file, *given, **about)
+
+    monkeypatch.setattr(result, "write_weights", noting)
+    train(config=AVERAGED)
+    assert written == ["model-average.safetensors", "model.safetensors"]
 
 
 def test_export_and_show_say_and_give_which_weights_were_evaluated(cli, train, tmp_path):

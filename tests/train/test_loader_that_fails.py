@@ -137,6 +137,35 @@ def test_a_save_that_fails_then_is_a_note_on_the_loader_s_error() -> None:
     assert "the run could not be saved: a saver's" in notes(error)
 
 
+class Positioned(list[Any]):
+    """A loader with its own state, which skips what it could not give."""
+
+    at = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        while self.at < len(self):
+            self.at += 1
+            if self[self.at - 1] is None:
+                raise OSError("not this one")
+            yield self[self.at - 1]
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+def test_a_loader_with_its_own_state_knows_where_to_continue(tmp_path: Path) -> None:
+    first, _, last = batches(8, 7, 6)
+    made = trainer(Positioned([first, None, last]), callbacks=CheckpointSaver(tmp_path))
+    with made, pytest.raises(OSError, match="not this one") as error:
+        made.fit()
+    assert notes(error) == [
+        "the train_dataloader failed at batch 1 of epoch 0; a resumed run continues where its state_dict says"
+    ]
+
+
 def test_a_loader_that_cannot_start_loses_no_epoch(whole: Any, tmp_path: Path) -> None:
     class Late(DataLoader[Any]):
         begins = True

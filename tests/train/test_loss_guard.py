@@ -152,11 +152,36 @@ def test_it_continues_from_the_latest_checkpoint_with_the_data_that_follows(tmp_
     assert made.state.timestamp.batch == 10
 
 
-def test_each_further_batch_in_a_row_goes_back_one_checkpoint_more(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("interval", "kept"), [("1ba", 5), ("2ba", 4), ("3ba", 3)])
+def test_each_further_batch_in_a_row_goes_back_one_checkpoint_more_and_to_none_saved_since(
+    interval: str, kept: int, tmp_path: Path
+) -> None:
     with pytest.warns(NonFiniteLossWarning) as caught:
-        made = rolled_back(tmp_path, spoiled(6, 7))
-    assert [str(w.message).rpartition("-")[2] for w in caught] == ["ba6", "ba3"]
-    assert same(learned(made), learned(fitted([*spoiled()[:3], *spoiled()[8:]])))
+        made = rolled_back(tmp_path, spoiled(6, 7), interval=interval)
+    assert [str(w.message).rpartition("-")[2] for w in caught] == ["ba6", f"ba{kept}"]
+    assert same(learned(made), learned(fitted([*spoiled()[:kept], *spoiled()[8:]])))
+
+
+def test_the_latest_checkpoint_of_several_savers_counts_and_schedules_are_not_rolled_back(tmp_path: Path) -> None:
+    savers = [CheckpointSaver(tmp_path / "rare", "1ep"), CheckpointSaver(tmp_path / "often", "2ba")]
+    schedulers = [(lambda o: lr_scheduler.ExponentialLR(o, 0.5), "1ba")]
+    with pytest.warns(NonFiniteLossWarning, match="restored from .*often.*ep0-ba4$"):
+        made = fitted(spoiled(5), *savers, LossGuard("rollback"), schedulers=schedulers)
+    assert made.state.optimizers[0].param_groups[0]["lr"] == 0.05 * 0.5**10
+
+
+def test_two_guards_that_skip_do_not_blame_the_loop() -> None:
+    own = at("after_train_batch", lambda state: None if state.loss.isfinite() else state.skip_step())
+    with pytest.warns(NonFiniteLossWarning):
+        made = fitted(spoiled(3, 4), own, LossGuard(), LossGuard())
+    assert same(learned(made), learned(fitted([*spoiled()[:3], *spoiled()[5:]])))
+
+
+def test_a_model_whose_shape_the_first_batch_determines_can_be_guarded() -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.LazyBatchNorm1d())
+    with trainer(spoiled(), model, max_duration="3ba", callbacks=LossGuard()) as made:
+        made.fit()
+    assert made.state.timestamp.batch == 3
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,18 @@ def test_a_metric_is_reset_for_each_loader_and_each_evaluation() -> None:
     assert metric.resets == 4
 
 
+class OfNumPy(Accuracy):
+    def update(self, outputs: Any, targets: torch.Tensor) -> None:
+        assert outputs.numpy().dtype == "float32"
+        super().update(outputs, targets)
+
+
+def test_in_mixed_precision_metrics_get_float32() -> None:
+    made = trainer(eval_dataloader=DATA, precision="amp_bf16", metrics={"right": OfNumPy()})
+    made.fit()
+    assert "eval/right" in made.state.metrics
+
+
 def test_a_metric_collection_works_as_a_metric_and_as_the_mapping(torchmetrics: Any) -> None:
     def collection() -> Any:
         return torchmetrics.MetricCollection(

@@ -80,6 +80,14 @@ def test_it_is_the_loss_of_a_batch_of_this_row_alone(loss_fn, rows, more, random
     assert torch.allclose(rows_of(objective, outputs, batch), expected, atol=1e-6)
 
 
+def test_class_weights_weigh_rows():
+    """In a mean over one row the weight would cancel out."""
+    outputs, targets, weights = torch.randn(6, 4), torch.tensor([0, 1, 2, 3, 0, 1]), torch.tensor([0.2, 0.5, 1.0, 3.0])
+    objective = Objective(nn.CrossEntropyLoss(weight=weights))
+    expected = F.cross_entropy(outputs, targets, reduction="none") * weights[targets]
+    assert torch.allclose(rows_of(objective, outputs, (outputs, targets)), expected)
+
+
 def in_parts(outputs, targets, reduction="mean"):
     parts = {"ce": F.cross_entropy(outputs, targets, reduction="none"), "size": outputs.square().mean(1)}
     parts["accuracy"] = (outputs.argmax(1) == targets).float() + 0.5

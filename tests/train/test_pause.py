@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from engine_core import State
 from engine_core.callbacks import time_limit
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.callbacks.time_limit import TimeLimit
@@ -123,3 +124,17 @@ def test_a_fit_with_less_time_than_its_evaluation_takes_makes_progress(sleeping:
             made.fit()
         reached.append(made.state.timestamp.batch)
     assert reached == [2, 3, 4, 5]
+
+
+def test_what_is_asked_for_before_a_fit_does_not_end_it_and_a_stop_comes_before_a_pause(tmp_path: Path) -> None:
+    with run(tmp_path, pausing("batch_end", 3)) as made:
+        made.fit()
+    with run(tmp_path, autoresume=True) as resumed:
+        resumed.state.pause_training()
+        resumed.fit()
+    assert (resumed.state.timestamp.batch, resumed.state.loop.pause_requested) == (9, False)
+    for asks in (("pause_training", "stop_training"), ("stop_training", "pause_training")):
+        state = State()
+        for ask in asks:
+            getattr(state, ask)()
+        assert (state.loop.stop_requested, state.loop.pause_requested) == (True, False)

@@ -136,6 +136,24 @@ def never_begun(given: Any) -> None:
     given.close()
 
 
+def test_in_between_modes_and_draws_are_the_callers_and_what_the_loader_draws_differs() -> None:
+    class Draws:
+        def __iter__(self) -> Iterator[Any]:
+            return (torch.rand(2, 4) for _ in range(3))
+
+    made = trainer(model=nn.Identity(), optimizers=None)
+    torch.manual_seed(3)
+    plain = [torch.rand(2, 4) for _ in range(3)]
+    torch.manual_seed(3)
+    given, drawn = [], []
+    for outputs in made.predict(Draws()):
+        assert torch.is_grad_enabled()
+        given.append(outputs)
+        drawn.append(torch.rand(2, 4))
+    assert same(drawn, plain)
+    assert not same(given[0], given[1]) and not same(given[1], given[2])
+
+
 class Breaks:
     """Draws, and gives a batch that the model can't take after the first."""
 

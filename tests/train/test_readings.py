@@ -31,6 +31,10 @@ def test_it_warns_each_time_that_the_loss_turns_not_finite_and_not_at_each_step_
         "the training loss is nan at batch 1 (epoch 0)",
         "the training loss is nan at batch 4 (epoch 1)",
     ]
+    assert str(caught[0].message).split("; ", 1)[1] == (
+        "training continues. To skip such a batch, stop or roll back instead: "
+        "callbacks=[('loss_guard', {'policy': 'skip'})]"
+    )
 
 
 def test_asked_to_stop_it_stops_before_the_step_that_would_spoil_the_weights() -> None:

@@ -47,6 +47,28 @@ def test_a_refused_fit_changes_nothing() -> None:
     assert [before for before, _ in callback.seen] == [after for _, after in callback.seen]
 
 
+@pytest.mark.parametrize(
+    ("call", "event", "what"),
+    [
+        ("fit", "batch_end", "fit"),
+        ("predict", "batch_end", "fit"),
+        ("eval", "eval_batch_end", "an evaluation"),
+        ("predict", "eval_batch_end", "an evaluation"),
+    ],
+)
+def test_what_can_not_run_inside_another_is_refused_and_the_outer_one_can_continue(
+    call: str, event: str, what: str
+) -> None:
+    given = {"fit": ("1ba",), "eval": (), "predict": (batches(3),)}[call]
+    callback = at(event, lambda state: getattr(made, call)(*given))
+    made = trainer(eval_dataloader=batches(3), eval_interval="1ba", callbacks=callback)
+    with pytest.raises(EngineError, match=rf"^{what} is running: {call}\(\) can't be called from its events; call it"):
+        made.fit()
+    made.state.callbacks.clear()
+    made.fit()
+    assert (made.state.timestamp.batch, list(made.state.metrics)) == (2, ["eval/loss"])
+
+
 def test_a_loader_that_is_replaced_when_the_epoch_starts_is_the_one_that_counts() -> None:
     made = trainer(
         batches(8, 8),

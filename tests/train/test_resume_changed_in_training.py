@@ -80,6 +80,46 @@ def test_a_group_that_is_added_in_training_is_resumed(length: str, settings: Any
 
 
 @pytest.mark.filterwarnings("ignore:no optimizer trains")
+def test_an_optimizer_that_is_added_in_training_is_resumed(tmp_path: Path) -> None:
+    def add(state: Any) -> None:
+        if state.timestamp.epoch >= 1 and len(state.optimizers) == 1:
+            state.optimizers.append(torch.optim.SGD(state.model[0].parameters(), lr=0.1, momentum=0.9))
+
+    def callbacks() -> list[Any]:
+        return [at("epoch_start", add), at("after_load", add)]
+
+    with made(tmp_path / "whole", *callbacks()) as whole:
+        whole.fit()
+    with made(tmp_path / "first", *callbacks()) as first:
+        first.fit("3ba")
+    with made(tmp_path / "second", *callbacks(), load_path=tmp_path / "first") as second:
+        second.fit()
+    assert same(of(second), of(whole))
+
+
+@pytest.mark.filterwarnings("ignore:no optimizer trains")
+def test_a_callback_may_change_the_saved_rates_and_a_rollback_keeps_a_group_that_is_newer(tmp_path: Path) -> None:
+    kept, after = [], []
+
+    def roll_back(state: Any) -> None:
+        if state.timestamp.batch == 1:
+            kept.append(state.loop.snapshot())
+        elif state.timestamp.batch == 3:
+            state.loop.go_back(kept[0])
+            after.append(of(first))
+
+    with made(tmp_path, Unfreeze(), at("batch_checkpoint", roll_back)) as first:
+        first.fit("3ba")
+    ((weights, (states,), rates),) = after
+    assert same(weights["4.weight"], kept[0].model["4.weight"])
+    assert [entry["step"].item() for entry in states.values()] == [1] * 6
+    assert rates == [[0.01, 0.001]]
+    change = at("after_load", lambda state: state.optimizers[0].param_groups[0].update(lr=0.5))
+    with made(tmp_path / "second", Unfreeze(), change, load_path=tmp_path) as second:
+        assert of(second)[2] == [[0.5, 0.001]]
+
+
+@pytest.mark.filterwarnings("ignore:no optimizer trains")
 def test_a_group_that_no_callback_adds_again_is_refused_with_the_place_to_add_it(tmp_path: Path) -> None:
     with made(tmp_path, Unfreeze()) as first:
         first.fit("3ba")

@@ -1,10 +1,12 @@
 """What becomes of a resumed run that differs from the saved one: an error, a warning of each difference, or nothing."""
 
 import functools
+import math
 import shutil
 import sys
 import warnings
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -123,6 +125,26 @@ def test_what_the_bits_depend_on_is_compared(section: str, name: str, value: Any
     path = changed(saved, tmp_path, section, {name: value})
     now = read_manifest(saved)[section][name]
     assert warned(load_path=path) == [f"{name} is {now!r}, was {value!r}"]
+
+
+def test_what_changes_no_bit_is_not_reported(saved: Path, tmp_path: Path) -> None:
+    patch = ".".join(map(str, [*sys.version_info[:2], 99]))
+    path = changed(saved, tmp_path, "versions", {"python": patch, "a-callbacks-plugin": "1.0"})
+    assert warned(load_path=path, callbacks=[CheckpointSaver(tmp_path / "own", "2ba", keep_last=7)]) == []
+
+
+@pytest.mark.filterwarnings("ignore:BatchNorm .* each microbatch:UserWarning")
+def test_adopt_continues_with_what_there_is_and_saves_it(saved: Path, tmp_path: Path) -> None:
+    adopted = {"algorithms": [Noise(0.5), Noise(0.2)], "microbatch_size": 4, "seed": None}
+    made, _ = run([CheckpointSaver(tmp_path, "1ba")], load_path=saved, load_changed="adopt", **adopted)
+    since = {"most": math.inf, "none": math.nan, "since": date(2026, 1, 1), "sizes": [1, 2.5]}  # which JSON has not
+    made.state.config = {"args": since}
+    with made:
+        made.fit("1ba")
+    manifest = read_manifest(resolve(tmp_path))
+    assert [entry["settings"] for entry in manifest["algorithms"]] == [{"std": 0.5}, {"std": 0.2}]
+    assert manifest["settings"]["microbatch_size"] == 4
+    assert manifest["config"]["args"] == {**since, "most": "Infinity", "none": "NaN", "since": "2026-01-01"}
 
 
 def test_another_minor_version_of_python_is_reported(saved: Path, tmp_path: Path) -> None:

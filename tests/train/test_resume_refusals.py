@@ -115,6 +115,15 @@ def saved(folder: Path, model: Any, **settings: Any) -> Path:
     return folder
 
 
+def test_where_all_weights_fit_leniently_nothing_is_left_out(tmp_path: Path) -> None:
+    path = saved(tmp_path, linear(), algorithms=[Average()])
+    with trainer(
+        loader(), linear(), load_path=path, load_strict=False, algorithms=[algorithm := Average()], **ADAMW
+    ) as made:
+        assert len(made.state.optimizers[0].state_dict()["state"]) == 2
+    assert algorithm._count == 99
+
+
 def test_where_a_weight_is_left_out_the_warning_says_that_states_are_too(tmp_path: Path) -> None:
     path = saved(tmp_path, linear(), algorithms=[Average(), Noise()])
     algorithms = [Average(), Noise()]

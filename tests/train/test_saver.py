@@ -79,6 +79,25 @@ def test_what_could_not_be_written_is_not_among_the_best(tmp_path: Path, monkeyp
     assert (tmp_path / "ep1-ba4").is_dir()
 
 
+def test_a_best_checkpoint_that_was_removed_no_longer_counts(tmp_path: Path) -> None:
+    saver = best_saver(tmp_path)
+
+    def remove(state: Any) -> None:
+        if state.timestamp.epoch == 1:
+            assert saver.written()  # it waits for the write in progress
+            shutil.rmtree(tmp_path / "ep1-ba4")
+
+    assert best_of(saver, [0.9, 0.1, 0.2], at("epoch_start", remove)) == [[0.2, "ep3-ba12"]]
+
+
+def test_the_end_is_saved_again_if_it_could_not_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WRITE, failing_once("ep0-ba3"))
+    made = trainer(batches(4, 4, 4, 4), callbacks=CheckpointSaver(tmp_path, "1ba"), max_duration="3ba")
+    with pytest.warns(CheckpointWarning, match="No space left"), made:
+        made.fit()
+    assert resolve(tmp_path).name == "ep0-ba3"
+
+
 def test_a_resumed_run_does_not_rank_a_result_again(tmp_path: Path) -> None:
     best_of(best_saver(tmp_path / "a", "2ba"), [0.9, 0.1], max_duration="6ba")
     best = best_of(best_saver(tmp_path / "b", "2ba"), [0.3, 0.2], load_path=tmp_path / "a" / "ep1-ba6")
@@ -126,6 +145,28 @@ def test_a_second_process_is_refused_before_it_has_changed_the_logs_of_the_first
         with pytest.raises(CheckpointError, match="is in use by another run"), second:
             second.fit()
         assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
+def test_without_its_folder_a_run_stops_if_on_error_is_stop(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    made = trainer(callbacks=CheckpointSaver(tmp_path / "file" / "checkpoints", on_error="stop"))
+    with pytest.raises(CheckpointError, match="no checkpoint was written"), made:
+        made.fit()
+
+
+def test_what_another_run_has_saved_is_not_written_by_one_that_can_not_lock_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    with run(tmp_path) as made:
+        made.fit("2ba")
+    monkeypatch.setattr("engine_core.checkpoint.store.Store.lock", fail)
+    with run(tmp_path) as made:
+        with pytest.warns(CheckpointWarning, match="No locks available"):
+            made.fit("1ba")
+        assert made.state.callbacks[0].written() == []
 
 
 def test_without_its_folder_a_run_is_not_saved(tmp_path: Path) -> None:

@@ -77,3 +77,28 @@ def test_an_evaluation_that_raises_leaves_no_swapped_weights_and_the_run_continu
         hook.remove()
         trainer.fit()
     assert trainer.state.timestamp.batch == 1
+
+
+def test_a_fit_that_continues_in_an_epoch_that_an_exception_cut_begins_its_pair_again():
+    heard, calls = [], []
+
+    class Tell(Algorithm):
+        metadata = AlgorithmMetadata(events=("epoch_start", "epoch_end"))
+
+        def match(self, event, state):
+            return True
+
+        def apply(self, event, state, logger):
+            heard.append((str(event), state.timestamp.batch))
+
+    def interrupted_once(outputs, targets):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return torch.nn.functional.mse_loss(outputs, targets)
+
+    with trainer_of(Tell(), loss_fn=interrupted_once, batches=4) as trainer:
+        with pytest.raises(KeyboardInterrupt):
+            trainer.fit()
+        trainer.fit()
+    assert heard == [("epoch_start", 0), ("epoch_end", 1), ("epoch_start", 1), ("epoch_end", 3)]

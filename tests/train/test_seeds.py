@@ -46,6 +46,18 @@ def _weights(made: Any) -> Any:
     return made.state.model.state_dict()
 
 
+def test_what_is_drawn_between_making_a_trainer_and_fit_does_not_matter() -> None:
+    models = []
+    for disturbs in (False, True):
+        made = trainer(DataLoader(TensorDataset(*rows(32)), 8, shuffle=True), seed=3)
+        if disturbs:
+            trainer(seed=9)
+            torch.rand(5)
+        made.fit()
+        models.append(_weights(made))
+    assert same(*models)
+
+
 def test_without_a_seed_one_is_drawn_and_recorded_and_repeats_the_run() -> None:
     first, drawn = run(None)
     assert first.state.seed is not None
@@ -132,6 +144,29 @@ def test_what_is_saved_is_a_tensor_and_a_loaded_one_continues_there():
 
     own.load_state_dict(saved)
     assert drawn(own, state) == expected
+
+
+def test_in_another_run_it_begins_again_also_after_the_run_that_a_loaded_one_was_for():
+    own, before = OwnGenerator("noise"), torch.get_rng_state()
+    first = drawn(own, State(seed=5))
+    assert drawn(own, State(seed=5)) == first != drawn(OwnGenerator("mask"), State(seed=5))
+    own.load_state_dict({"generator": torch.Generator().manual_seed(1).get_state()})
+    assert drawn(own, State(seed=5)) != first == drawn(own, State(seed=5))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_ranks_own_numbers_are_continued_on_that_rank_and_another_one_begins_with_the_seed():
+    ranks, saved, rest = [State(seed=5, rank=rank) for rank in (0, 1)], [], []
+    for state in ranks:
+        own = OwnGenerator("noise", shared=False)
+        begun = drawn(own, state)
+        saved.append(own.state_dict())
+        rest.append((begun, drawn(own, state)))
+    for rank, state in enumerate(ranks):
+        for other in (0, 1):
+            own = OwnGenerator("noise", shared=False)
+            own.load_state_dict(saved[other])
+            assert drawn(own, State(seed=5, rank=state.rank)) == rest[rank][other == rank]
 
 
 class Noisy(Algorithm):

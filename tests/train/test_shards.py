@@ -142,6 +142,12 @@ def test_weights_are_read_and_exported_as_one_file(weights: str, folder: Path, t
     assert (tmp_path / "exported.safetensors").read_bytes() == (tmp_path / "expected.safetensors").read_bytes()
 
 
+def test_an_export_does_not_go_into_a_sharded_checkpoint(folder: Path) -> None:
+    for within in ("", "average"):
+        with pytest.raises(CheckpointError, match="which a further file would spoil"):
+            export_weights(folder, folder / within / "w.safetensors")
+
+
 def test_a_file_of_tensors_is_what_safetensors_writes(tmp_path: Path) -> None:
     names = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64", "uint16"]
     names += ["complex64", "uint32", "uint64", "float8_e5m2", "float8_e4m3fn"]

@@ -84,6 +84,27 @@ def test_only_the_named_one_of_several_loaders_counts() -> None:
     assert ended_at([0.4, 0.3, 0.2, 0.1], other, EarlyStopper("large/accuracy", 2), eval_dataloader=loaders) == 4
 
 
+def test_evaluations_that_nobody_scheduled_do_not_count_and_several_fits_are_counted_as_one() -> None:
+    stopper, memory = EarlyStopper(ACCURACY, patience=2), Memory()
+    evaluates = at("batch_end", lambda state: state.timestamp.batch == 2 and run.eval([rows(8)]))
+    with made([0.5, 0.4, 0.6, 0.5, 0.4, 0.4], stopper, evaluates, loggers=memory) as run:
+        run.eval([rows(8)])
+        run.fit("1ba")
+        run.fit("1ba")
+        run.eval()
+        run.eval()
+        assert (stopper.best, stopper.waited) == (0.5, 1)
+        run.fit()
+        assert run.state.timestamp.batch == 5
+    assert memory.values("early_stopper/waited/eval/accuracy") == [(1, 0), (2, 1), (3, 0), (4, 1), (5, 2)]
+
+
+def test_a_stopper_of_an_earlier_run_begins_again() -> None:
+    stopper = EarlyStopper(ACCURACY, patience=2)
+    assert ended_at([0.9, 0.8, 0.8], stopper) == 3
+    assert ended_at([0.5, 0.6, 0.7, 0.8], stopper) == 4
+
+
 def test_the_reason_for_the_end_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     ended_at([0.5, 0.25, 0.25], EarlyStopper(ACCURACY, patience=2))
     ended_at([NAN], EarlyStopper(ACCURACY, patience=1))

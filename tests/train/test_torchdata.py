@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, RandomSampler, get_worker_info
 
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
+from engine_core.errors import CheckpointError
 
 from .parts import Memory, at, net, rows, same, trainer
 from .test_resume import Noise, all_of, checkpoints
@@ -190,3 +191,16 @@ def test_what_workers_have_read_ahead_is_not_counted(tmp_path: Path) -> None:
     data = loader("in order", "2 workers", prefetch_factor=2)
     *_, seen = fitted(data, load_path=tmp_path / "1ba" / "ep2-ba9", seed=None)
     assert same(torch.cat(seen), rows(EXAMPLES)[1][BATCH:])
+
+
+def test_a_state_of_the_dataset_that_a_checkpoint_cannot_hold_is_named(tmp_path: Path) -> None:
+    class Keeping(Rows):
+        def state_dict(self) -> Any:
+            return {"raw": b"bytes"}
+
+        def load_state_dict(self, state: Any) -> None:
+            raise AssertionError
+
+    made, _, _ = run(stateful.StatefulDataLoader(Keeping(), BATCH), [CheckpointSaver(tmp_path, on_error="stop")])
+    with made, pytest.raises(CheckpointError, match=r"feed\.loader\.dataset_state\.raw' is a builtins\.bytes"):
+        made.fit()

@@ -3,9 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 
-from .parts import batches, rows, trainer
+from .parts import at, batches, rows, trainer
 
 DEV = [rows(8, 7)]
 VALUES = [3.0, 1.0, 2.0, 0.5]
@@ -54,6 +56,19 @@ def test_another_loader_under_the_same_label_does_not_count() -> None:
         assert run.results == before
         run.eval()
         assert best(run)["last"] == 2.0
+
+
+def test_an_evaluation_that_fails_counts_for_nothing() -> None:
+    def fail(state: Any) -> None:
+        if state.timestamp.epoch == 2 and state.dataloader_label == "test":
+            raise ZeroDivisionError
+
+    with made(eval_dataloader={"dev": DEV, "test": DEV}, metrics={}, callbacks=at("eval_end", fail)) as run:
+        run.fit("1ep")
+        before = run.results
+        with pytest.raises(ZeroDivisionError):
+            run.fit("1ep")
+        assert run.results == before != {}
 
 
 def test_a_resumed_run_goes_on_with_the_best_of_before(tmp_path: Path) -> None:

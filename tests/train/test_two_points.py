@@ -145,6 +145,27 @@ def test_saved_weights_are_those_for_evaluation_and_a_resume_in_mid_epoch_trains
     assert equal(weights(second.state.model), points(8)[0][-1])
 
 
+def test_predictions_are_made_at_the_point_for_evaluation_and_a_rollback_goes_to_that_of_training() -> None:
+    seen: list[Any] = []
+
+    def back(state: Any) -> None:
+        if state.timestamp.batch == 6:
+            state.loop.go_back(state.loop.snapshot())
+            seen.append(weights(state.model))
+
+    made = with_two_points(callbacks=at("batch_checkpoint", back))
+    made.fit("5ba")
+    outputs, inferred, evaluated = made.predict(DATA), linear(), points(5)[1][-1]
+    with torch.no_grad():
+        for parameter, value in zip(inferred.parameters(), evaluated, strict=True):
+            parameter.copy_(value)
+        assert same(next(outputs), inferred(DATA[0][0]))
+    outputs.close()  # before its end
+    made.fit()
+    assert equal(seen[0], points(6)[0][-1])
+    assert equal(weights(made.state.model), points(8)[0][-1])
+
+
 def test_weights_alone_are_loaded_at_the_point_for_evaluation(tmp_path: Path) -> None:
     """So are those that fit, if not all do and the optimizer starts anew."""
     with_two_points(callbacks=CheckpointSaver(tmp_path)).fit("6ba")

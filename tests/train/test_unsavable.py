@@ -10,7 +10,7 @@ from torch import nn
 
 from engine_core import Algorithm, AlgorithmMetadata, Callback, Event, Logger, LoggerDestination, State
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
-from engine_core.errors import CheckpointError
+from engine_core.errors import CheckpointError, CheckpointWarning
 
 from .parts import trainer
 
@@ -101,6 +101,27 @@ def test_what_becomes_unsavable_later_ends_the_run_if_on_error_is_stop(tmp_path:
     with made, pytest.raises(CheckpointError, match=r"no checkpoint .*'listeners\.KeepingCallback\.hook' is a"):
         made.fit()
     assert made.state.timestamp.batch == 1
+
+
+def test_what_becomes_unsavable_later_is_a_warning_else(tmp_path: Path) -> None:
+    saver = CheckpointSaver(tmp_path, "1ba")
+    made = trainer(callbacks=[KeepingCallback(object(), start=2), saver])
+    with pytest.warns(CheckpointWarning, match=r"hook' is a builtins\.object|2 checkpoints could not"), made:
+        made.fit()
+    assert [path.name for path in saver.written()] == ["ep0-ba1"]
+
+
+def test_without_a_saver_nothing_is_refused() -> None:
+    with trainer(callbacks=KeepingCallback(object())) as made:
+        made.fit()
+    assert made.state.timestamp.batch == 2
+
+
+def test_lazy_parameters_are_saved_once_the_first_batch_has_made_them(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.LazyLinear(3), nn.Linear(3, 3))
+    with trainer(model=model, callbacks=CheckpointSaver(tmp_path, "1ba", on_error="stop")) as made:
+        made.fit()
+    assert sorted(path.name for path in tmp_path.glob("ep*")) == ["ep0-ba1", "ep0-ba2", "ep1-ba2"]
 
 
 @pytest.mark.parametrize("state", [[object()], {3: object()}, {object(): 3}, {"a": {"b": [1, object()]}}])

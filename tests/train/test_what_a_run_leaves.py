@@ -73,6 +73,8 @@ def test_a_saver_of_the_config_stands_alone_unless_more_is_said(train, tmp_path)
     ("arguments", "config", "problem"),
     [
         (["--no-checkpoints"], "callbacks: [{name: time_limit, args: {limit: 1h}}]", "the time limit can't pause"),
+        (["--checkpoint-every", "2"], "", "checkpoints.every: '2' has no unit"),
+        ([], "checkpoints: {evry: 1ep}", "checkpoints.evry: unknown key; did you mean 'every'?"),
         (["--keep-best", "dev/los"], "", "no evaluation has a result 'dev/los'; did you mean 'dev/loss'?"),
         (["--keep-best", "dev/gap"], GAP, "run.yaml: metric='dev/gap': neither the metric nor its name says which"),
         ([], f"{GAP}callbacks: [{{name: early_stopper, args: {{metric: dev/gap}}}}]", "write 'min:dev/gap' if it is"),
@@ -86,6 +88,15 @@ def test_what_contradicts_itself_is_refused_and_leaves_nothing(train, tmp_path, 
     assert done.exit_code == 2
     assert problem in done.output
     assert not (tmp_path / "out").exists()
+
+
+def test_the_same_run_again_names_the_command_that_resumes_it(train):
+    assert train("--max-duration", "1ep").exit_code == 0
+    again = train("--max-duration", "1ep")
+    said, remedy = again.output.splitlines()
+    assert again.exit_code == 2
+    assert remedy == "resume: engine-core train run.yaml --out out --max-duration 1ep --autoresume"
+    assert said.startswith("Error: 'out' holds this very run, which has finished: train it longer (autoresume), or")
 
 
 def test_a_result_without_a_direction_has_no_best_until_the_config_gives_it_one(train, tmp_path):
