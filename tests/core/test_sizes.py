@@ -14,7 +14,7 @@ BUDGET = {
     "": 4040,
     "batch": 830,
     "callbacks": 1550,
-    "checkpoint": 1500,
+    "checkpoint": 1510,
     "cli": 1000,
     "config": 1030,
     "engine": 1830,

@@ -162,7 +162,7 @@ def test_ctrl_c_ends_the_imports_that_run(install, tmp_path, monkeypatch, ends):
     pid = tmp_path / "pid"
     text = f"import os, time\nopen({str(pid)!r}, 'w').write(f'{{os.getpid()}}.')\ntime.sleep(600)"
     install("slow-plugin", {"callbacks": {"slow": "slow_module:Slow"}}, {"slow_module": text})
-    process = start("--timeout", "600")
+    process = start(preexec_fn=listen_to_ctrl_c)
     while process.poll() is None and not (pid.exists() and pid.read_text().endswith(".")):
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
@@ -179,6 +179,10 @@ def test_a_plugin_cannot_read_what_the_user_types(install, monkeypatch):
     (found,) = [record for record in json.loads(process.stdout.read()) if record["name"] == "curious"]
     process.communicate()
     assert found["problems"][0].startswith("EOFError: EOF when reading a line (at ")
+
+
+def listen_to_ctrl_c():
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # what a shell starts in the background ignores it
 
 
 def start(*options, **pipes):
