@@ -228,7 +228,7 @@ class Isolation:
         self.troubles.clear()
 
     def call(self, destination: object, method: str, function: Callable[..., object], *values: Any) -> None:
-        """Call a method of a destination that is not disabled; what it raises is reported and stops nobody else."""
+        """Call a method of a destination that is not disabled; what it raises is reported and stops no other."""
         trouble = self.troubles.get(id(destination))
         if trouble is not None and trouble.is_disabled:
             return

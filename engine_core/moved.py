@@ -60,7 +60,7 @@ def moved(module: str, *names: str, extra: str) -> Callable[[str], Any]:
     def find(name: str) -> Any:
         if name.startswith("__") or (names and name not in names):
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        from importlib_metadata import entry_points  # noqa: PLC0415  nobody else who imports the package needs it
+        from importlib_metadata import entry_points  # noqa: PLC0415  no other import of the package needs it
 
         from .messages import warn  # noqa: PLC0415
 

@@ -241,7 +241,7 @@ class Feed:
     def look_ahead(self, batches: Any) -> Iterator[Any]:
         """Ask whether the epoch has another batch; return an iterator over what is left of it.
 
-        What is saved before that batch is taken is saved as if nobody had asked.
+        What is saved before that batch is taken is saved as if it had not been asked for.
         """
         if self.is_exhausted or (self._before is not None and self._before["taken"] == self.taken):
             return batches  # type: ignore[no-any-return]
