@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from .moved import FormerModules, on_first_use
+from .moved import FormerModules
 
 if TYPE_CHECKING:
     from . import passes as passes
@@ -49,6 +50,21 @@ _HOMES = {
     "time": ("Time", "TimeUnit", "Timestamp"),
     "trainer": ("Trainer",),
 }
-__all__, __getattr__, __dir__ = on_first_use(__name__, _HOMES)
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+__all__ = [*sorted(_HOME_OF)]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use: most of them need torch."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = import_module(f".{_HOME_OF[name]}", __name__)
+    globals()[name] = value = home if name == _HOME_OF[name] else getattr(home, name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
 
 sys.meta_path.append(FormerModules())

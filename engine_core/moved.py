@@ -1,13 +1,8 @@
-"""Names found elsewhere: public ones in the modules of their package, and former ones where they have moved.
-
-Former names are found with a warning, and only until the next minor version.
-"""
+"""Former names, found where they have moved with a warning, and only until the next minor version."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Mapping
-from importlib import import_module
+from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -23,27 +18,6 @@ FORMER = {
 }
 """The modules that have moved, and the extras that bring their distributions; they go with the next minor version."""
 _RENAMED = {"EmbeddedLoop": "Loop"}
-
-
-def on_first_use(
-    package: str, homes: Mapping[str, Iterable[str]]
-) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__all__`, `__getattr__` and `__dir__` of a package that imports a public name when it is asked for.
-
-    Args:
-        homes: the modules of the package, each with its public names, itself among them if it is public.
-    """
-    home_of = {name: home for home, names in homes.items() for name in names}
-
-    def find(name: str) -> Any:
-        if name not in home_of:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        home = import_module(f".{home_of[name]}", package)
-        value = home if name == home_of[name] else getattr(home, name)
-        setattr(sys.modules[package], name, value)
-        return value
-
-    return sorted(home_of), find, lambda: sorted({*vars(sys.modules[package]), *home_of})
 
 
 def moved(module: str, *names: str, extra: str) -> Callable[[str], Any]:
