@@ -51,7 +51,7 @@ _HOMES = {
     "trainer": ("Trainer",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-__all__ = [*sorted(_HOME_OF)]
+__all__ = list(_HOME_OF)
 
 
 def __getattr__(name: str) -> Any:
