@@ -77,3 +77,11 @@ def test_a_warning_that_is_an_error_leaves_the_modes() -> None:
     with trainer(batches(6, 6), model) as made, pytest.raises(UserWarning, match="came in eval mode"):
         made.fit()
     assert in_train_mode(model) == []
+
+
+def test_that_batchnorm_sees_microbatches_is_told_once() -> None:
+    made = trainer(batches(6, 6), nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), microbatch_size=3)
+    with made, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        made.fit()
+    assert sum("statistics in training from each microbatch" in str(w.message) for w in caught) == 1
