@@ -19,13 +19,14 @@ from .groups import (
     code_of,
     explained,
     explaining,
+    import_beside,
     is_first,
     is_first_here,
     is_told_elsewhere,
 )
 from .plugins import format_table, warn_of_doubts
 
-__all__ = ["GivenPath", "explained", "explaining", "format_table", "main", "warn_of_doubts"]
+__all__ = ["GivenPath", "explained", "explaining", "format_table", "import_beside", "main", "warn_of_doubts"]
 
 
 class _Main(CommandGroup):

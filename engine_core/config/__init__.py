@@ -15,15 +15,28 @@ from .building import (
     import_plugin,
     make_factory,
 )
-from .reading import Place, SourceFile
-from .schema import Config, ParallelSettings, PluginEntry, Target, check_config, load_config, override
+from .reading import Place, SourceFile, read_yaml
+from .schema import (
+    Config,
+    Duration,
+    ParallelSettings,
+    PluginEntry,
+    Section,
+    Target,
+    check_config,
+    load_config,
+    override,
+    validated,
+)
 
 __all__ = [
     "Config",
     "ConfigError",
+    "Duration",
     "ParallelSettings",
     "Place",
     "PluginEntry",
+    "Section",
     "SourceFile",
     "Target",
     "bind",
@@ -41,4 +54,6 @@ __all__ = [
     "load_config",
     "make_factory",
     "override",
+    "read_yaml",
+    "validated",
 ]

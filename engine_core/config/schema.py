@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -89,6 +89,7 @@ def _text(pattern: str, what: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+S = TypeVar("S", bound=Section)
 Duration = Annotated[str, BeforeValidator(_is_duration)]
 EventName = Annotated[str, AfterValidator(lambda name: Event(name).value)]
 TargetName = Annotated[str, AfterValidator(_is_target)]
@@ -298,7 +299,7 @@ def load_config(path: Path | str, overrides: Iterable[str] = ()) -> Config:
         ConfigError: (a ValueError) with one line for each problem: file, line, key, what is wrong, the nearest name.
     """
     source = apply_overrides(read_yaml(path), overrides)
-    return _checked(source.root.plain(), source, source)
+    return validated(Config, source.root.plain(), source, source)
 
 
 def check_config(values: Mapping[str, Any], file: str) -> Config:
@@ -307,7 +308,7 @@ def check_config(values: Mapping[str, Any], file: str) -> Config:
     Raises:
         ConfigError: (a ValueError) with a line for each problem, in which the file is named.
     """
-    return _checked(values, SourceFile(file), SourceFile(file))
+    return validated(Config, values, SourceFile(file), SourceFile(file))
 
 
 def override(config: Config, checkpoints: Mapping[str, Any] | Literal[False] | None = None, **settings: Any) -> Config:
@@ -324,13 +325,17 @@ def override(config: Config, checkpoints: Mapping[str, Any] | Literal[False] | N
     elif more := {name: value for name, value in (checkpoints or {}).items() if value is not None}:
         before = values.get("checkpoints", {})
         values["checkpoints"] = {**{k: v for k, v in before.items() if (k, v) != ("every", None)}, **more}
-    return _checked(values, config.place().source, SourceFile())
+    return validated(Config, values, config.place().source, SourceFile())
 
 
-def _checked(values: Any, source: SourceFile, blamed: SourceFile) -> Config:
-    """Return the config; problems are reported with the lines of `blamed`."""
+def validated(kind: type[S], values: Any, source: SourceFile, blamed: SourceFile) -> S:
+    """Return the section that these values make, `source` being its context.
+
+    Raises:
+        ConfigError: (a ValueError) with a line for each problem: its line in `blamed`, its key, what is wrong with it.
+    """
     try:
-        return Config.model_validate(values, context=source)
+        return kind.model_validate(values, context=source)
     except ValidationError as error:
         raise ConfigError("\n".join(_problems(error.errors(), blamed))) from None
 

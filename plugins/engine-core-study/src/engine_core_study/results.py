@@ -1,0 +1,201 @@
+"""What a study found, as data: computed from the records of its runs. No torch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from engine_core.errors import ArgumentError
+from engine_core.manifest import read_manifest
+from engine_core.messages import join_words
+from engine_core.registry import installed_version
+
+from .costs import cost_ratio, reach
+from .design import Arm, Design, Job
+from .differences import Difference, holm, paired, summary
+from .record import Record
+from .wording import words
+
+SCHEMA = 1
+By = dict[int, Record]
+
+
+def findings(design: Design, jobs: Sequence[Job], records: Mapping[str, Record], folder: Path | None) -> dict[str, Any]:
+    """Return what `study.json` holds.
+
+    Args:
+        jobs: all runs that are known by now, in their order.
+        records: of those that ended, by folder.
+        folder: of the study, in which the runs' manifests are; None: they have none.
+    """
+    ended = [records[job.folder] for job in jobs if job.folder in records]
+    reported = [each for each in ended if each.folder.startswith("runs/") and each.status == "finished"]
+    longest = design.lengths[-1]
+    runs = {arm.name: {each.seed: each for each in reported if (each.arm, each.length) == (arm.name, longest)}
+            for arm in design.arms}  # fmt: skip
+    lower = {name: is_lower for each in ended for name, is_lower in each.lower.items()}
+    baseline = runs[design.baseline]
+    differences = {name: _differences(name, runs, baseline, design, lower.get(name)) for name in design.report}
+    tried = {job.arm: 0 for job in jobs} | {arm.name: len(arm.settings) for arm in design.arms}
+    return {
+        "schema": SCHEMA,
+        "written": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "base": design.base,
+        "baseline": design.baseline,
+        "seeds": list(design.seeds),
+        "lengths": list(design.lengths),
+        "report": list(design.report),
+        "choose_by": design.choose_by,
+        "target": dict(design.target),
+        "lower_is_better": lower,
+        "units": {"seconds": reported[0].unit if reported else "CPU s", "compute": "row passes"},
+        "devices": sorted({each.device for each in reported if each.device}),
+        "versions": _versions(reported, folder),
+        "notes": _notes(design, runs, ended, len(jobs)),
+        "arms": [
+            {
+                "name": arm.name,
+                "algorithms": arm.algorithms,
+                "settings_tried": tried[arm.name] if len(arm.settings) > 1 else 0,
+                "setting": _setting_of(arm, runs[arm.name]),
+                "values": {name: _value(name, runs[arm.name], differences[name].get(arm.name)) for name in design.report},
+                "cost": _cost(runs[arm.name], baseline, reported),
+                "ladder": _ladder(arm, reported, design),
+                "to_target": _to_target(arm, reported, design, lower),
+            }
+            for arm in design.arms
+        ],
+        "runs": [{"name": job.name, **asdict(records.get(job.folder) or _missing(job))} for job in jobs],
+    }
+
+
+def _missing(job: Job) -> Record:
+    return Record(job.arm, job.setting, job.length, job.seed, job.folder, status="missing")
+
+
+def _differences(
+    name: str, runs: Mapping[str, By], baseline: By, design: Design, is_lower: bool | None
+) -> Mapping[str, Difference]:
+    """Return each arm's difference to the baseline, corrected for the number of arms."""
+    of = {arm: {seed: each.values.get(name) for seed, each in by.items()} for arm, by in runs.items()}
+    plain = {seed: each.values.get(name) for seed, each in baseline.items()}
+    return holm({
+        arm: paired(values, plain, higher_is_better=not is_lower)
+        for arm, values in of.items()
+        if arm != design.baseline
+    })
+
+
+def _value(name: str, runs: By, difference: Difference | None) -> dict[str, Any]:
+    by_seed = {str(seed): each.values.get(name) for seed, each in sorted(runs.items())}
+    found = {**asdict(summary(by_seed.values())), "by_seed": by_seed}
+    if difference is None:
+        return {**found, "difference": None}
+    return {**found, "difference": {**asdict(difference), "words": words(difference)}}
+
+
+def _setting_of(arm: Arm, runs: By) -> str:
+    return next((arm.settings[each.setting].label for each in runs.values()), "")
+
+
+def _cost(runs: By, baseline: By, reported: Sequence[Record]) -> dict[str, Any]:
+    """Return the mean cost of a run, and its seconds as a share of the baseline's in pairs that ran side by side."""
+    told: dict[str, Any] = {name: _mean(getattr(each, name) for each in runs.values()) for name in _COUNTED}
+    if runs is baseline:
+        return {**told, "ratio": None}
+    place = {each.folder: index for index, each in enumerate(sorted(reported, key=lambda each: each.began))}
+    pairs = [(runs[seed], baseline[seed]) for seed in sorted(runs.keys() & baseline.keys())]
+    apart = [abs(place[a.folder] - place[b.folder]) for a, b in pairs]
+    nearest = min(apart, default=0)
+    near = [pair for pair, distance in zip(pairs, apart, strict=True) if distance == nearest]
+    ratio = cost_ratio((a.seconds, b.seconds) for a, b in near)
+    return {**told, "ratio": ratio and {**ratio._asdict(), "adjacent": nearest == 1}}
+
+
+_COUNTED = ("seconds", "samples", "tokens", "batches", "forward_rows", "backward_rows")
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    found = list(values)
+    if not found or None in found:
+        return None
+    return sum(value for value in found if value is not None) / len(found)
+
+
+def compute(record: Record) -> float | None:
+    """Return the row passes of a run: one for each row that goes forward, two for each that goes backward."""
+    if record.forward_rows is None or record.backward_rows is None:
+        return None
+    return record.forward_rows + 2.0 * record.backward_rows
+
+
+def _ladder(arm: Arm, reported: Sequence[Record], design: Design) -> list[dict[str, Any]]:
+    """Return the means of an arm at each length, over the seeds that finished all of its lengths."""
+    rungs = []
+    for length in design.lengths:
+        own = [each for each in reported if (each.arm, each.length) == (arm.name, length)]
+        if not own:
+            continue
+        costs = {name: _mean(getattr(each, name) for each in own) for name in _COUNTED}
+        values = {name: _mean(each.values.get(name) for each in own) for name in (*design.report, *design.target)}
+        rungs.append({"length": length, "n": len(own), "values": values, "compute": _mean(map(compute, own)), **costs})
+    return rungs
+
+
+def _to_target(
+    arm: Arm, reported: Sequence[Record], design: Design, lower: Mapping[str, bool | None]
+) -> dict[str, Any]:
+    """Return what it costs to reach each target, in row passes and in seconds, from the ladder."""
+    rungs, found = _ladder(arm, reported, design), {}
+    for name, target in design.target.items():
+        costs = {}
+        for unit in ("compute", "seconds"):
+            points = [(rung[unit], rung["values"][name]) for rung in rungs if rung[unit]]
+            if (cost := reach(points, target, higher_is_better=not lower.get(name))) is not None:
+                costs[unit] = cost._asdict()
+        found[name] = {"target": target, **costs}
+    return found
+
+
+def _versions(reported: Iterable[Record], folder: Path | None) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for each in reported:
+        if folder is not None:
+            with suppress(ArgumentError):
+                found |= read_manifest(folder / each.folder).versions
+    return found or {name: installed_version(name) or "" for name in ("engine-core", "torch")}
+
+
+def _notes(design: Design, runs: Mapping[str, By], ended: Sequence[Record], known: int) -> list[str]:
+    """Return what a reader has to know of the table."""
+    notes = []
+    baseline = runs[design.baseline]
+    for what, equal in (("weights before training", _same_weights), ("batches", _same_data)):
+        differ = {
+            arm: [seed for seed in by if seed in baseline and not equal(by[seed], baseline[seed])]
+            for arm, by in runs.items()
+        }
+        if other := [arm for arm, seeds in differ.items() if seeds]:
+            notes.append(f"the {what} of {join_words(other)} differ from those of {design.baseline} of the same seed")
+        elif len(baseline) and any(by.keys() & baseline.keys() for arm, by in runs.items() if arm != design.baseline):
+            notes.append(f"the {what} are equal in all arms of a seed")
+    if design.choose_by in design.report:
+        notes.append(f"{design.choose_by} chose the settings and is reported, so it is too good for arms that were tuned")
+    if failed := [each for each in ended if each.status == "failed"]:
+        notes.append(f"{len(failed)} of {known} runs failed: {join_words([f'{e.arm} seed {e.seed}' for e in failed])}")
+    if missing := known - len(ended):
+        notes.append(f"{missing} of {known} runs are not done")
+    return notes
+
+
+def _same_weights(a: Record, b: Record) -> bool:
+    return a.weights == b.weights
+
+
+def _same_data(a: Record, b: Record) -> bool:
+    """Do two runs get equal batches, as far as both go?"""
+    return all(first == second for first, second in zip(a.data, b.data, strict=False))

@@ -1,0 +1,284 @@
+"""The runs of a study, on this machine's processes or on an executor: none is trained twice, none is lost."""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import queue
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from engine_core.errors import ArgumentError, EngineError
+from engine_core.messages import cause_of
+
+from .design import Design, Job, reported_jobs, tuning_jobs
+from .record import Record, read_record
+
+OUTPUT = "output.txt"
+"""What a run prints goes to this file in its folder."""
+
+
+class Study:
+    """The runs of a design in a folder.
+
+    Args:
+        tell: receives what happens: the record of a run that ended, or the Job of one that begins.
+    """
+
+    def __init__(self, design: Design, folder: Path, tell: Callable[[Job | Record], object] = lambda _: None) -> None:
+        self.design, self.folder, self._tell = design, folder, tell
+        self.left_out: list[Job] = []
+        self.failed: dict[str, Record] = {}
+
+    def records(self, jobs: Iterable[Job]) -> dict[str, Record]:
+        """Return what is known of these runs, by folder."""
+        found = {job.folder: read_record(job, self.folder) for job in jobs}
+        return {name: record for name, record in found.items() if record is not None}
+
+    def chosen(self) -> dict[str, int]:
+        """Return the setting of each arm that is decided: the only one, or the best of those tried; ties: the first."""
+        chosen = {arm.name: 0 for arm in self.design.arms if len(arm.settings) == 1}
+        jobs = tuning_jobs(self.design)
+        records = self.records(jobs)
+        for arm in self.design.arms:
+            own = [job for job in jobs if job.arm == arm.name]
+            tried = [records.get(job.folder) for job in own]
+            if own and all(record is not None and record.status != "interrupted" for record in tried):
+                found = [value for record in tried if record and (value := self._value(record)) is not None]
+                if found:
+                    chosen[arm.name] = max(found)[1]
+        return chosen
+
+    def _value(self, record: Record) -> tuple[float, int] | None:
+        """Return what chooses, larger for better, with the setting, of which the first wins."""
+        by = self.design.choose_by or ""
+        value = record.values.get(by) if record.status == "finished" else None
+        if value is None:
+            return None
+        return (-value if record.lower.get(by) else value), -record.setting
+
+    def jobs(self) -> list[Job]:
+        """Return all runs that are known by now, in their order."""
+        return [*tuning_jobs(self.design), *reported_jobs(self.design, self.chosen())]
+
+    def run(self, pool: Pool) -> None:
+        """Train what is missing, first what chooses settings."""
+        self._run(tuning_jobs(self.design), pool)
+        self._run(reported_jobs(self.design, self.chosen()), pool)
+
+    def _run(self, jobs: Sequence[Job], pool: Pool) -> None:
+        done = self.records(jobs)
+        missing = [job for job in jobs if job.folder not in done or done[job.folder].status != "finished"]
+        running: dict[Future[Record], Job] = {}
+        try:
+            while missing or running:
+                while missing and len(running) < pool.width:
+                    job = missing.pop(0)
+                    if not self._fits(job, pool):
+                        self.left_out.append(job)
+                        continue
+                    self._tell(job)
+                    running[pool.submit(job, self.folder)] = job
+                if not running:
+                    break
+                ended, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in ended:
+                    self._tell(_record_of(future, running.pop(future)))
+        except BaseException:
+            for future in running:
+                future.cancel()
+            raise
+
+    def _fits(self, job: Job, pool: Pool) -> bool:
+        """Is there time in the budget for a run, as far as is known how long it takes?"""
+        if self.design.budget_s is None:
+            return True
+        known = [record for record in self.records(self.jobs()).values() if record.status == "finished"]
+        spent_s = sum(record.wall_s for record in known) / min(pool.width, len(known) or 1)
+        expected_s = expected(job, known)
+        return spent_s + (expected_s or 0.0) <= self.design.budget_s
+
+
+def _record_of(future: Future[Record], job: Job) -> Record:
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        what = "its process was ended from outside, as the system does for lack of memory; the same command resumes it"
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  of the executor
+        what = f"the executor failed: {type(error).__name__}: {error}"
+    return replace(Record.of(job), error=what)
+
+
+def expected(job: Job, known: Iterable[Record]) -> float | None:
+    """Return how many seconds a run may take: as the last of its arm and length, of its arm, or of any; None: unknown."""
+    records = list(known)
+    same = [each for each in records if (each.arm, each.length) == (job.arm, job.length)]
+    near = same or [each for each in records if each.length == job.length] or records
+    return near[-1].wall_s if near else None
+
+
+class Pool:
+    """Trains runs on an executor.
+
+    Args:
+        width: how many to submit at once.
+    """
+
+    def __init__(self, executor: Executor, width: int) -> None:
+        self._executor, self.width = executor, width
+
+    def submit(self, job: Job, folder: Path) -> Future[Record]:
+        """Begin to train a run."""
+        return self._executor.submit(_train_elsewhere, job, folder.absolute())
+
+
+def _train_elsewhere(job: Job, folder: Path) -> Record:
+    from .job import train_job  # noqa: PLC0415  it needs torch, and what submits it does not
+
+    return train_job(job, folder)
+
+
+class _Processes(Pool):
+    """Trains each run in a process of its own, which a run that is killed does not share with others."""
+
+    def __init__(self, executor: Executor, width: int, threads: int | None) -> None:
+        super().__init__(executor, width)
+        self._threads, self._context = threads, context()
+        self._slots: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for slot in range(width):
+            self._slots.put(slot)
+
+    def submit(self, job: Job, folder: Path) -> Future[Record]:
+        """Begin to train a run."""
+        return self._executor.submit(self._train, job, folder)
+
+    def _train(self, job: Job, folder: Path) -> Record:
+        slot = self._slots.get()
+        try:
+            return in_process(self._context, _train_here, job, folder, self._threads, slot)
+        finally:
+            self._slots.put(slot)
+
+
+@contextmanager
+def processes(jobs: int, threads: int | None) -> Iterator[Pool]:
+    """Provide a pool of processes on this machine; it waits for those that run."""
+    with ThreadPoolExecutor(jobs) as executor:
+        yield _Processes(executor, jobs, threads)
+
+
+def context() -> Any:
+    """Return how processes are started: from one that has imported torch, where the system can."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    made = multiprocessing.get_context("forkserver")
+    made.set_forkserver_preload(["engine_core.run", "engine_core_study.job"])
+    return made
+
+
+def in_process(made: Any, function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function in a process of its own and return its result, or raise its error.
+
+    Raises:
+        BrokenProcessPool: if something ended the process.
+    """
+    with ProcessPoolExecutor(1, mp_context=made, initializer=_end_with_parent) as pool:
+        return pool.submit(function, *args).result()
+
+
+def _end_with_parent() -> None:
+    """End this process when the study's is gone, so that the same command finds no run that still trains."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _train_here(job: Job, folder: Path, threads: int | None, slot: int) -> Record:
+    """Train in this process, whose output goes to a file; of several GPUs each slot has its own."""
+    import torch  # noqa: PLC0415  as above
+
+    from .job import train_job  # noqa: PLC0415
+
+    place = folder / job.folder
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        file = os.open(place / OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    except OSError as error:
+        return replace(Record.of(job), error=f"its folder can't be written to: {error}")
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
+    if threads is not None and torch.cuda.is_available() and torch.cuda.device_count() > 1:
+        torch.cuda.set_device(slot % torch.cuda.device_count())
+    return train_job(job, folder, threads)
+
+
+def find_executor(target: str, find: Callable[[str], Any]) -> Executor:
+    """Return the executor that `module:callable` makes.
+
+    Raises:
+        ArgumentError: (a ValueError) if it makes something else.
+    """
+    made = find(target)()
+    if not isinstance(made, Executor) and not callable(getattr(made, "submit", None)):
+        raise ArgumentError(f"--executor {target}: has to return a concurrent.futures.Executor, not {made!r:.100}")
+    return made  # type: ignore[no-any-return]
+
+
+def check_jobs(design: Design, folder: Path, tell: Callable[[str], object] = lambda _: None) -> dict[str, bool | None]:
+    """Try each arm and each tuned value on one batch, and return which results are better lower.
+
+    Raises:
+        EngineError: with the arm, for what can't be made, or a result of which nothing says which value is better.
+    """
+    if design.make is not None:
+        return {}
+    made, lower = context(), dict[str, bool | None]()
+    for arm in design.arms:
+        seen: set[str] = set()
+        for index, setting in enumerate(arm.settings):
+            parts = {*setting.label.split(", ")}
+            if index and parts <= seen:
+                continue
+            seen |= parts
+            job = replace(reported_jobs(replace(design, arms=(arm,), baseline=arm.name), {arm.name: index})[-1])
+            tell(arm.name)
+            try:
+                lower |= in_process(made, _check_here, job, folder)
+            except BrokenProcessPool:
+                raise EngineError(f"arm {arm.name!r}: its process was ended from outside while it was tried") from None
+            except EngineError as error:
+                raise type(error)(f"arm {arm.name!r}: {error}") from error
+    for name in (*design.report, *([design.choose_by] if design.choose_by else ())):
+        if lower.get(name) is None:
+            remedy = "say it in the base, under results: {higher: [...]} or {lower: [...]}"
+            raise ArgumentError(f"nothing says which value of {name!r} is better: {remedy}")
+    return lower
+
+
+def _check_here(job: Job, folder: Path) -> Mapping[str, bool | None]:
+    from .job import check_job  # noqa: PLC0415  as above
+
+    try:
+        return check_job(job, folder)
+    except EngineError:
+        raise
+    except Exception as error:
+        raise EngineError(cause_of(error)) from None  # the user's own may not survive the way to another process
+
+

@@ -1,0 +1,140 @@
+"""What a study found, as a table for terminals, Markdown, HTML and CSV. Knows `study.json`, and no runs."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from engine_core.messages import escaped, table_in_html
+
+Content = Mapping[str, Any]
+
+
+def tables_of(content: Content) -> Iterator[tuple[str, list[str], list[list[str]]]]:
+    """Yield a table for each reported value: title, header, rows."""
+    unit = content["units"]["seconds"]
+    has_target = bool(content["target"])
+    tuned = any(arm["settings_tried"] for arm in content["arms"])
+    for name in content["report"]:
+        better = "lower" if content["lower_is_better"].get(name) else "higher"
+        header = ["arm", "seeds", "mean", "sd", f"against {content['baseline']}", unit, "row passes"]
+        header += [f"to reach {content['target'][name]:g}"] if name in content["target"] else []
+        header += ["chosen setting"] if tuned else []
+        rows = [list(_row(arm, name, content, with_target=has_target, tuned=tuned)) for arm in content["arms"]]
+        yield f"{name}, {better} is better", header, rows
+
+
+def _row(arm: Content, name: str, content: Content, *, with_target: bool, tuned: bool) -> Iterator[str]:
+    value, cost = arm["values"][name], arm["cost"]
+    yield arm["name"]
+    yield str(value["n"])
+    yield figure(value["mean"])
+    yield figure(value["sd"], 2)
+    yield value["difference"]["words"] if value["difference"] else ""
+    yield _seconds(cost)
+    yield _passes(arm, content)
+    if with_target and name in content["target"]:
+        yield _reached(arm["to_target"].get(name, {}))
+    if tuned:
+        yield f"{arm['setting']} (of {arm['settings_tried']})" if arm["settings_tried"] else "not tuned"
+
+
+def _seconds(cost: Content) -> str:
+    """Return the mean seconds of the baseline, or the ratio to it with its range."""
+    ratio = cost["ratio"]
+    if ratio is None:
+        return "" if cost["seconds"] is None else f"{cost['seconds']:.3g}"
+    near = "" if ratio["adjacent"] else ", not side by side"
+    spread = f" ({ratio['low']:.2f} to {ratio['high']:.2f}{near})" if ratio["n"] > 1 else near
+    return f"x {ratio['median']:.2f}{spread}"
+
+
+def _passes(arm: Content, content: Content) -> str:
+    """Return the row passes of the longest runs; of other arms as a share of the baseline's."""
+    of = {each["name"]: (each["ladder"] or [{}])[-1].get("compute") for each in content["arms"]}
+    own, plain = of[arm["name"]], of[content["baseline"]]
+    if own is None:
+        return ""
+    return f"{own:,.0f}" if arm["name"] == content["baseline"] or not plain else f"x {own / plain:.2f}"
+
+
+def _reached(costs: Content) -> str:
+    found = costs.get("compute") or costs.get("seconds")
+    return "" if found is None or found["cost"] is None else f"{found['bound']} {found['cost']:,.0f}".strip()
+
+
+def figure(value: float | None, digits: int = 4) -> str:
+    """Return a number as a table shows it."""
+    return "" if value is None else f"{value:.{digits}g}"
+
+
+def to_terminal(content: Content, width: int) -> str:
+    """Return the tables and notes for a terminal."""
+    out = io.StringIO()
+    console = Console(file=out, width=max(width, 60), highlight=False, markup=False, no_color=True)
+    for title, header, rows in tables_of(content):
+        table = Table(title=title, title_justify="left", box=None, pad_edge=False, title_style="bold")
+        for index, head in enumerate(header):
+            table.add_column(head, overflow="fold", no_wrap=index == 0 and len(head) < width // 3)
+        for row in rows:
+            table.add_row(*map(escaped, row))
+        console.print(table)
+        console.print()
+    for note in notes_of(content):
+        console.print(f"- {escaped(note)}")
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+def notes_of(content: Content) -> list[str]:
+    """Return the notes: how to read the table, and of what it is."""
+    arms = len(content["arms"]) - 1
+    holm = f", corrected for {arms} arms (Holm)" if arms > 1 else ""
+    first = f"differences are paired by seed, with 95 % intervals (t); a gain or loss has p < 0.05{holm}"
+    unit = content["units"]["seconds"]
+    second = f"{unit}: of training, as the median ratio of runs side by side; row passes: forward 1, backward 2"
+    names = ("engine-core", "torch")
+    versions = ", ".join(f"{name} {content['versions'][name]}" for name in names if content["versions"].get(name))
+    where = ", ".join(filter(None, [*content["devices"], versions, content["written"][:10]]))
+    return [first, second, *content["notes"], where]
+
+
+def to_markdown(content: Content) -> str:
+    """Return the tables and notes as Markdown."""
+    lines = []
+    for title, header, rows in tables_of(content):
+        lines += [f"**{_in_markdown(title)}**", "", _line(header), _line(["---"] * len(header)), *map(_line, rows), ""]
+    lines += [f"- {_in_markdown(note)}" for note in notes_of(content)]
+    return "\n".join(lines) + "\n"
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(map(_in_markdown, cells))} |"
+
+
+def _in_markdown(text: str) -> str:
+    return escaped(text).replace("|", "\\|").replace("<", "&lt;")
+
+
+def to_html(content: Content) -> str:
+    """Return the tables for a notebook."""
+    found = [table_in_html(header, rows, title) for title, header, rows in tables_of(content)]
+    notes = table_in_html(("notes",), [(note,) for note in notes_of(content)])
+    return "\n".join([*found, notes])
+
+
+def to_csv(content: Content) -> str:
+    """Return a row for each run: arm, seed, length, cost, and each value."""
+    out = io.StringIO()
+    names = list(dict.fromkeys(name for run in content["runs"] for name in run["values"]))
+    fixed = ["arm", "setting", "length", "seed", "status", "error", "seconds", "unit", "wall_s", "samples", "tokens"]
+    fixed += ["batches", "forward_rows", "backward_rows", "folder"]
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([*fixed, *names])
+    for run in content["runs"]:
+        writer.writerow([run[name] for name in fixed] + [run["values"].get(name) for name in names])
+    return out.getvalue()
