@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, create_model
+from pydantic import BaseModel, BeforeValidator, Field, create_model
 
 from engine_core.arguments import path_of
 from engine_core.config import (
@@ -34,35 +34,41 @@ Whole = Annotated[int, Field(ge=0, lt=2**63)]
 _named = BeforeValidator(lambda entry: {"name": entry} if isinstance(entry, str) else entry)
 _listed = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
 Names = Annotated[list[str], _listed]
+
+
+def _are_seeds(value: object) -> object:
+    """Let a number stand for that many seeds."""
+    listed = list(range(value)) if type(value) is int else value
+    if not isinstance(listed, list) or not listed or not all(type(each) is int and each >= 0 for each in listed):
+        raise ValueError(f"has to be a number of seeds, such as 5, or a list of whole numbers, not {value!r:.80}")
+    return list(dict.fromkeys(listed))
+
+
 Changes = dict[str, Any] | Names
 Added = Annotated[
     list[Annotated[PluginEntry, _named]],
     BeforeValidator(lambda value: [value] if isinstance(value, (str, dict)) else value),
 ]
 # Three of its keys are words of Python, which no class can have as attributes.
-ArmEntry: Any = create_model(
-    "ArmEntry",
-    __base__=Section,
-    **{  # type: ignore[arg-type]
-        "from": (str | None, None),
-        "with": (Added, []),
-        "without": (Names, []),
-        "set": (Changes, {}),
-    },
+_KEYS: dict[str, Any] = {"from": (str | None, None), "with": (Added, []), "without": (Names, []), "set": (Changes, {})}
+ArmEntry: Any = create_model("ArmEntry", __base__=Section, **_KEYS)
+ArmEntry.__doc__ = (
+    "What an arm changes: algorithms that it adds (`with`) and takes out (`without`), and values (`set`)."
 )
-ArmEntry.__doc__ = "What an arm changes: algorithms that it adds (`with`) and takes out (`without`), and values (`set`)."
 
 
-class StudyFile(Section):
+class StudyFile(Section, BaseModel):  # the second for ruff, which allows mutable defaults in pydantic models only
     """The keys of a study's file, see `docs/howto/studies.md`."""
 
     base: str
     set: Changes = {}
-    seeds: int | list[Whole] = 5
+    seeds: Annotated[list[int], BeforeValidator(_are_seeds)] = [0, 1, 2, 3, 4]
     baseline: str | None = None
     arms: dict[str, Annotated[ArmEntry, BeforeValidator(lambda value: {} if value is None else value)]] = {}
     leave_one_out: str | None = None
-    tune: dict[str, Annotated[Values, BeforeValidator(lambda value: value if isinstance(value, list) else [value])]] = {}
+    tune: dict[
+        str, Annotated[Values, BeforeValidator(lambda value: value if isinstance(value, list) else [value])]
+    ] = {}
     tune_seed: Whole | None = None
     choose_by: str | None = None
     report: Names = []
@@ -162,18 +168,15 @@ class _Reader:
         lengths, grid = self._tuned()
         if grid and file.choose_by is None:
             raise self._at("tune").error("choose_by is missing: name the result that chooses, such as val/loss")
-        seeds = tuple(range(file.seeds)) if isinstance(file.seeds, int) else tuple(dict.fromkeys(file.seeds))
-        if not seeds:
-            raise self._at("seeds").error("has to be a number of seeds of 1 or more, or a list of them")
         return Design(
             base=str(self._base),
             arms=tuple(Arm(name, self._settings(name, grid)) for name in configs),
             baseline=self._baseline(configs),
-            seeds=seeds,
+            seeds=tuple(file.seeds),
             report=report,
             lengths=lengths,
             choose_by=file.choose_by,
-            tune_seed=max(seeds) + 1 if file.tune_seed is None else file.tune_seed,
+            tune_seed=max(file.seeds) + 1 if file.tune_seed is None else file.tune_seed,
             target={name: float(value) for name, value in file.target.items()},
             budget_s=self._budget(),
         )
@@ -208,7 +211,7 @@ class _Reader:
             if not listed:
                 raise self._at("leave_one_out").error(f"arm {whole!r} has no algorithm to leave out")
             made |= {f"{whole} without {each}": [*made[whole], f"algorithms-={json.dumps(each)}"] for each in listed}
-        if len(made) < 2:  # noqa: PLR2004  a pair
+        if len(made) < 2:
             raise self._at("arms").error("a study needs two arms or more: name what to compare")
         return made
 

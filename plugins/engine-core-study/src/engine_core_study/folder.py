@@ -21,7 +21,6 @@ from .running import Pool, Study, check_jobs, expected
 from .writing import to_csv, to_html, to_markdown, to_terminal
 
 PLAN, RESULTS, TABLE = "plan.json", "study.json", "study.csv"
-_MOST_BYTES = 200_000_000
 
 
 @dataclass(frozen=True)
@@ -70,8 +69,10 @@ def read_results(folder: Path | str) -> StudyResults:
     """
     folder = path_of(folder)
     if not (folder / RESULTS).exists():
-        raise ArgumentError(f"{str(folder)!r} holds no {RESULTS}: it is not a study's folder, or no run has ended in it")
-    content = read_json(folder / RESULTS, _MOST_BYTES)
+        raise ArgumentError(
+            f"{str(folder)!r} holds no {RESULTS}: it is not a study's folder, or no run has ended in it"
+        )
+    content = read_json(folder / RESULTS)
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
         raise ArgumentError(f"{str(folder / RESULTS)!r} is not of this version: it has no schema {SCHEMA}")
     return StudyResults(folder, content)
@@ -141,13 +142,13 @@ class StudyRun:
 
     def _check_same(self, plan: dict[str, Any]) -> None:
         """Raise if the folder's study is another one. More seeds, reports and targets don't make it one."""
-        saved = read_json(self.folder / PLAN, _MOST_BYTES)
+        saved = read_json(self.folder / PLAN)
         if not isinstance(saved, dict):
             raise ArgumentError(f"{str(self.folder / PLAN)!r} is damaged: choose another folder (--out)")
         was, now = dict(leaves({**saved, "schema": None})), dict(leaves({**plan, "schema": None}))
         if found := changes(was, now):
             first = "; ".join(f"{each.path} was {each.was!r:.80} and is {each.now!r:.80}" for each in found[:3])
-            more = f" and {len(found) - 3} more" if len(found) > 3 else ""  # noqa: PLR2004  as above
+            more = f" and {len(found) - 3} more" if len(found) > 3 else ""
             where = repr(str(self.folder))
             raise ArgumentError(f"{where} holds another study: {first}{more}; change it back, or choose another --out")
 
@@ -194,5 +195,3 @@ def estimate(run: StudyRun, width: int) -> float | None:
 def _clock(seconds: float) -> str:
     hours, rest = divmod(round(seconds), 3600)
     return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"
-
-

@@ -27,10 +27,11 @@ from engine_core.run import Run, try_config
 from .design import Job
 from .record import Record, write_record
 
-class Measuring(Callback):
-    """Counts the cost of training: seconds, rows that go through the model; and takes fingerprints of what it begins with.
 
-    A resumed run counts on. Evaluation costs nothing here.
+class Measuring(Callback):
+    """Counts what training costs, without evaluation: seconds, and the rows that go through the model.
+
+    It takes fingerprints of what training begins with, too. A resumed run counts on.
     """
 
     def __init__(self) -> None:
@@ -129,7 +130,7 @@ def digest(value: Any) -> str:
         if isinstance(part, torch.Tensor):
             made.update(f"{part.dtype}{tuple(part.shape)}".encode())
             whole = part.detach().to_dense() if part.layout is not torch.strided else part.detach()
-            made.update(whole.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+            made.update(whole.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         elif isinstance(part, Mapping):
             for key, inner in part.items():
                 made.update(str(key).encode())
@@ -189,7 +190,7 @@ def _measured(measuring: Measuring) -> dict[str, Any]:
     return {**{name: getattr(measuring, name) for name in names}, "backward_rows": rows, "data": tuple(measuring.data)}
 
 
-def _train(job: Job, place: Path, measuring: Measuring) -> tuple[dict[str, Any], dict[str, Any], dict[str, int]]:
+def _train(job: Job, place: Path, measuring: Measuring) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Return the values, which of them are better lower, and how far the run went."""
     with warnings.catch_warnings():
         if job.make is None:

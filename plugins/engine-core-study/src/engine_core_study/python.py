@@ -24,7 +24,6 @@ def study(
     *,
     out: Path | str,
     report: Sequence[str] = (),
-    baseline: str | None = None,
     jobs: int | None = None,
 ) -> StudyResults:
     """Train each arm with each seed, and return what the differences show.
@@ -34,7 +33,7 @@ def study(
     Args:
         what: a config's file, or `make(seed, algorithms)`, which returns a new Trainer with an `eval_dataloader`.
         arms: by name what an arm changes, as in a study's file; for a function, the algorithms: names, or pairs of a
-            name and arguments. The first is the baseline, if `baseline` names no other.
+            name and arguments. The first is the baseline.
         seeds: how many, or which.
         out: the folder.
         report: the results to report; for a config, by default all.
@@ -48,11 +47,10 @@ def study(
         >>> results = study("run.yaml", {"plain": {}, "mixup": {"with": ["mixup"]}}, out="studies/a")  # doctest: +SKIP
     """
     if callable(what):
-        design = _of_function(what, arms, seeds, report, baseline)
+        design = _of_function(what, arms, seeds, report)
     else:
         values: dict[str, Any] = {"base": str(path_of(what).absolute()), "arms": dict(arms), "report": list(report)}
         values |= {"seeds": seeds if isinstance(seeds, int) else list(seeds)}
-        values |= {} if baseline is None else {"baseline": baseline}
         design = design_of(validated(StudyFile, values, SourceFile(), SourceFile()), SourceFile())
     run = StudyRun(design, out)
     run.prepare()
@@ -62,16 +60,11 @@ def study(
     return run.train(Pool(_Here(), 1))
 
 
-def _of_function(
-    make: Make, arms: Mapping[str, Any], seeds: int | Sequence[int], report: Sequence[str], baseline: str | None
-) -> Design:
-    if len(arms) < 2:  # noqa: PLR2004  a pair
+def _of_function(make: Make, arms: Mapping[str, Any], seeds: int | Sequence[int], report: Sequence[str]) -> Design:
+    if len(arms) < 2:
         raise ArgumentError("a study needs two arms or more: name what to compare")
     if not report:
         raise ArgumentError("report is missing: name the results to report, as in report=['eval/accuracy']")
-    first = next(iter(arms)) if baseline is None else baseline
-    if first not in arms:
-        raise ArgumentError(f"baseline={first!r} is not an arm")
     made = []
     for name, algorithms in arms.items():
         if isinstance(algorithms, (str, Mapping)) or not isinstance(algorithms, Iterable):
@@ -79,12 +72,11 @@ def _of_function(
         listed = list(algorithms)
         for each in listed:
             if not isinstance(each, (str, tuple, list)):
-                raise ArgumentTypeError(
-                    f"arm {name!r}: {each!r:.80} has to be a name, or a pair (name, arguments): each run needs a new one"
-                )
+                remedy = "give a name, or a pair (name, arguments): each run makes its own"
+                raise ArgumentTypeError(f"arm {name!r}: {each!r:.80} is made already; {remedy}")
         made.append(Arm(name, (Setting("", {"algorithms": listed}),)))
     numbers = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
-    return Design("", tuple(made), first, numbers, tuple(report), make=make)
+    return Design("", tuple(made), made[0].name, numbers, tuple(report), make=make)
 
 
 class _Here(Executor):
@@ -98,5 +90,3 @@ class _Here(Executor):
         except Exception as error:  # noqa: BLE001  of the run, as an executor hands it on
             future.set_exception(error)
         return future
-
-

@@ -39,7 +39,7 @@ def findings(design: Design, jobs: Sequence[Job], records: Mapping[str, Record],
             for arm in design.arms}  # fmt: skip
     lower = {name: is_lower for each in ended for name, is_lower in each.lower.items()}
     baseline = runs[design.baseline]
-    differences = {name: _differences(name, runs, baseline, design, lower.get(name)) for name in design.report}
+    differences = {name: _differences(name, runs, baseline, design, lower) for name in design.report}
     tried = {job.arm: 0 for job in jobs} | {arm.name: len(arm.settings) for arm in design.arms}
     return {
         "schema": SCHEMA,
@@ -62,7 +62,9 @@ def findings(design: Design, jobs: Sequence[Job], records: Mapping[str, Record],
                 "algorithms": arm.algorithms,
                 "settings_tried": tried[arm.name] if len(arm.settings) > 1 else 0,
                 "setting": _setting_of(arm, runs[arm.name]),
-                "values": {name: _value(name, runs[arm.name], differences[name].get(arm.name)) for name in design.report},
+                "values": {
+                    name: _value(name, runs[arm.name], differences[name].get(arm.name)) for name in design.report
+                },
                 "cost": _cost(runs[arm.name], baseline, reported),
                 "ladder": _ladder(arm, reported, design),
                 "to_target": _to_target(arm, reported, design, lower),
@@ -78,16 +80,18 @@ def _missing(job: Job) -> Record:
 
 
 def _differences(
-    name: str, runs: Mapping[str, By], baseline: By, design: Design, is_lower: bool | None
+    name: str, runs: Mapping[str, By], baseline: By, design: Design, lower: Mapping[str, bool | None]
 ) -> Mapping[str, Difference]:
     """Return each arm's difference to the baseline, corrected for the number of arms."""
     of = {arm: {seed: each.values.get(name) for seed, each in by.items()} for arm, by in runs.items()}
     plain = {seed: each.values.get(name) for seed, each in baseline.items()}
-    return holm({
-        arm: paired(values, plain, higher_is_better=not is_lower)
-        for arm, values in of.items()
-        if arm != design.baseline
-    })
+    return holm(
+        {
+            arm: paired(values, plain, higher_is_better=not lower.get(name))
+            for arm, values in of.items()
+            if arm != design.baseline
+        }
+    )
 
 
 def _value(name: str, runs: By, difference: Difference | None) -> dict[str, Any]:
@@ -184,7 +188,9 @@ def _notes(design: Design, runs: Mapping[str, By], ended: Sequence[Record], know
         elif len(baseline) and any(by.keys() & baseline.keys() for arm, by in runs.items() if arm != design.baseline):
             notes.append(f"the {what} are equal in all arms of a seed")
     if design.choose_by in design.report:
-        notes.append(f"{design.choose_by} chose the settings and is reported, so it is too good for arms that were tuned")
+        notes.append(
+            f"{design.choose_by} chose the settings and is reported, so it is too good for arms that were tuned"
+        )
     if failed := [each for each in ended if each.status == "failed"]:
         notes.append(f"{len(failed)} of {known} runs failed: {join_words([f'{e.arm} seed {e.seed}' for e in failed])}")
     if missing := known - len(ended):

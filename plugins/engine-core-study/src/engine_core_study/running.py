@@ -118,7 +118,7 @@ def _record_of(future: Future[Record], job: Job) -> Record:
 
 
 def expected(job: Job, known: Iterable[Record]) -> float | None:
-    """Return how many seconds a run may take: as the last of its arm and length, of its arm, or of any; None: unknown."""
+    """Return how many seconds a run may take: as the last of its arm and length, of its length, or of any."""
     records = list(known)
     same = [each for each in records if (each.arm, each.length) == (job.arm, job.length)]
     near = same or [each for each in records if each.length == job.length] or records
@@ -163,7 +163,8 @@ class _Processes(Pool):
     def _train(self, job: Job, folder: Path) -> Record:
         slot = self._slots.get()
         try:
-            return in_process(self._context, _train_here, job, folder, self._threads, slot)
+            record: Record = in_process(self._context, _train_here, job, folder, self._threads, slot)
+            return record
         finally:
             self._slots.put(slot)
 
@@ -180,7 +181,7 @@ def context() -> Any:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     made = multiprocessing.get_context("forkserver")
-    made.set_forkserver_preload(["engine_core.run", "engine_core_study.job"])
+    made.set_forkserver_preload(["engine_core_study.warm"])
     return made
 
 
@@ -278,7 +279,5 @@ def _check_here(job: Job, folder: Path) -> Mapping[str, bool | None]:
         return check_job(job, folder)
     except EngineError:
         raise
-    except Exception as error:
-        raise EngineError(cause_of(error)) from None  # the user's own may not survive the way to another process
-
-
+    except Exception as error:  # noqa: BLE001  the user's own may not survive the way to another process
+        raise EngineError(cause_of(error)) from None
