@@ -11,7 +11,7 @@ import click
 
 from engine_core.cli import GivenPath, import_beside
 from engine_core.config import Place, find_target
-from engine_core.errors import ArgumentError
+from engine_core.errors import ArgumentError, add_note
 from engine_core.examples import EXAMPLES, find_example
 from engine_core.messages import escaped
 
@@ -68,7 +68,11 @@ def study(context: click.Context, /, what: Path | None, **given: Any) -> None:
     if given["plan"]:
         click.echo("\n".join(map(escaped, run.plan(given["jobs"] or 1))))
         return
-    results, code = _run(run, given)
+    try:
+        results, code = _run(run, given)
+    except KeyboardInterrupt as interrupt:
+        add_note(interrupt, f"the same command resumes the study in {run.folder}")
+        raise
     click.echo(results.shown(form, shutil.get_terminal_size().columns), nl=False)
     if form is None:
         click.echo(escaped(f"study in {run.folder}"))

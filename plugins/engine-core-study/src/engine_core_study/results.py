@@ -17,6 +17,7 @@ from engine_core.registry import installed_version
 from .costs import cost_ratio, reach
 from .design import Arm, Design, Job
 from .differences import Difference, holm, paired, summary
+from .power import FEWEST
 from .record import Record
 from .wording import words
 
@@ -107,17 +108,19 @@ def _setting_of(arm: Arm, runs: By) -> str:
 
 
 def _cost(runs: By, baseline: By, reported: Sequence[Record]) -> dict[str, Any]:
-    """Return the mean cost of a run, and its seconds as a share of the baseline's in pairs that ran side by side."""
+    """Return the mean cost of a run, and the ratio of its seconds to the baseline's.
+
+    It is that of the pairs that ran side by side, or of all pairs of a seed where fewer than three did.
+    """
     told: dict[str, Any] = {name: _mean(getattr(each, name) for each in runs.values()) for name in _COUNTED}
     if runs is baseline:
         return {**told, "ratio": None}
     place = {each.folder: index for index, each in enumerate(sorted(reported, key=lambda each: each.began))}
     pairs = [(runs[seed], baseline[seed]) for seed in sorted(runs.keys() & baseline.keys())]
-    apart = [abs(place[a.folder] - place[b.folder]) for a, b in pairs]
-    nearest = min(apart, default=0)
-    near = [pair for pair, distance in zip(pairs, apart, strict=True) if distance == nearest]
+    beside = [(a, b) for a, b in pairs if abs(place[a.folder] - place[b.folder]) == 1]
+    near = beside if len(beside) >= min(FEWEST, len(pairs)) else pairs
     ratio = cost_ratio((a.seconds, b.seconds) for a, b in near)
-    return {**told, "ratio": ratio and {**ratio._asdict(), "adjacent": nearest == 1}}
+    return {**told, "ratio": ratio and {**ratio._asdict(), "adjacent": near is beside}}
 
 
 _COUNTED = ("seconds", "samples", "tokens", "batches", "forward_rows", "backward_rows")

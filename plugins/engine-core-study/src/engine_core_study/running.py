@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from engine_core.errors import ArgumentError, EngineError
 from engine_core.messages import cause_of
 
 from .design import Design, Job, reported_jobs, tuning_jobs
-from .record import Record, read_record
+from .record import Record, read_record, write_record
 
 OUTPUT = "output.txt"
 """What a run prints goes to this file in its folder."""
@@ -91,11 +91,24 @@ class Study:
                     break
                 ended, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in ended:
-                    self._tell(_record_of(future, running.pop(future)))
+                    self._tell(self._record_of(future, running.pop(future)))
         except BaseException:
             for future in running:
                 future.cancel()
             raise
+
+    def _record_of(self, future: Future[Record], job: Job) -> Record:
+        """Return the record of a run, and write it for one that could not do that itself."""
+        try:
+            return future.result()
+        except BrokenProcessPool:
+            what = "its process was ended from outside, as the system does for lack of memory"
+        except Exception as error:  # noqa: BLE001  of the executor
+            what = f"the executor failed: {type(error).__name__}: {error}"
+        record = replace(Record.of(job), error=f"{what}; the same command resumes it")
+        with suppress(OSError):  # then it is missing, which the table says too
+            write_record(record, self.folder / job.folder)
+        return record
 
     def _fits(self, job: Job, pool: Pool) -> bool:
         """Is there time in the budget for a run, as far as is known how long it takes?"""
@@ -105,16 +118,6 @@ class Study:
         spent_s = sum(record.wall_s for record in known) / min(pool.width, len(known) or 1)
         expected_s = expected(job, known)
         return spent_s + (expected_s or 0.0) <= self.design.budget_s
-
-
-def _record_of(future: Future[Record], job: Job) -> Record:
-    try:
-        return future.result()
-    except BrokenProcessPool:
-        what = "its process was ended from outside, as the system does for lack of memory; the same command resumes it"
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  of the executor
-        what = f"the executor failed: {type(error).__name__}: {error}"
-    return replace(Record.of(job), error=what)
 
 
 def expected(job: Job, known: Iterable[Record]) -> float | None:
