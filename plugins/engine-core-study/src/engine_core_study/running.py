@@ -9,8 +9,7 @@ import queue
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -101,8 +100,8 @@ class Study:
         """Return the record of a run, and write it for one that could not do that itself."""
         try:
             return future.result()
-        except BrokenProcessPool:
-            what = "its process was ended from outside, as the system does for lack of memory"
+        except ProcessEndedError as error:
+            what = str(error)
         except Exception as error:  # noqa: BLE001  of the executor
             what = f"the executor failed: {type(error).__name__}: {error}"
         record = replace(Record.of(job), error=f"{what}; the same command resumes it")
@@ -192,10 +191,35 @@ def in_process(made: Any, function: Callable[..., Any], *args: Any) -> Any:
     """Call a function in a process of its own and return its result, or raise its error.
 
     Raises:
-        BrokenProcessPool: if something ended the process.
+        ProcessEndedError: if something ended the process.
     """
-    with ProcessPoolExecutor(1, mp_context=made, initializer=_end_with_parent) as pool:
-        return pool.submit(function, *args).result()
+    receiver, sender = made.Pipe(duplex=False)
+    with receiver:
+        process = made.Process(target=_answer, args=(sender, function, args))
+        process.start()
+        sender.close()  # so that only the process has it, and its end is the end of the pipe
+        try:
+            is_result, answer = receiver.recv()
+        except EOFError:
+            process.join()
+            raise ProcessEndedError(f"its process was ended from outside (exit code {process.exitcode})") from None
+        process.join()
+    if is_result:
+        return answer
+    raise answer
+
+
+class ProcessEndedError(EngineError):
+    """A process ended before it could answer, as the system ends one for lack of memory."""
+
+
+def _answer(sender: Any, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    _end_with_parent()
+    try:
+        answer = True, function(*args)
+    except Exception as error:  # noqa: BLE001  the parent raises it
+        answer = False, error
+    sender.send(answer)
 
 
 def _end_with_parent() -> None:
@@ -264,8 +288,6 @@ def check_jobs(design: Design, folder: Path, tell: Callable[[str], object] = lam
             tell(arm.name)
             try:
                 lower |= in_process(made, _check_here, job, folder)
-            except BrokenProcessPool:
-                raise EngineError(f"arm {arm.name!r}: its process was ended from outside while it was tried") from None
             except EngineError as error:
                 raise type(error)(f"arm {arm.name!r}: {error}") from error
     for name in (*design.report, *([design.choose_by] if design.choose_by else ())):
