@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Those that need only torch.
 PLUGINS = [file.parent for file in sorted(ROOT.glob("plugins/*-plugin/pyproject.toml"))]
 # What belongs to the core and is a distribution of its own: each environment has these beside the core.
-PARTS = [ROOT / "plugins" / f"engine-core-{name}" for name in ("author", "report")]
+PARTS = [ROOT / "plugins" / f"engine-core-{name}" for name in ("author", "report", "study")]
 # Those that need a third party's library too. Only tox's `beside` environments install them.
 ADAPTERS = [
     file.parent for file in sorted(ROOT.glob("plugins/engine-core-*/pyproject.toml")) if file.parent not in PARTS
@@ -63,9 +63,15 @@ AT_FLOORS = [f"tests/train/test_{name}*.py" for name in (
 )]  # fmt: skip
 # Of the tests of PARTS: those that need no torch, and those that run at the floors.
 OF_PARTS_WITHOUT_TORCH = ["plugins/engine-core-report/tests", *(
+    f"plugins/engine-core-study/tests/test_{name}.py" for name in (
+        "simulated_studies", "statistics", "study_costs", "study_file", "study_order", "study_words",
+    )
+), *(
     f"plugins/engine-core-author/tests/test_{name}.py" for name in ("author_imports", "doctor*", "plugins_new*")
 )]  # fmt: skip
 OF_PARTS_AT_FLOORS = ["plugins/engine-core-report/tests", *(
+    f"plugins/engine-core-study/tests/test_{name}.py" for name in ("statistics", "study_costs", "study_file", "study_runs")
+), *(
     f"plugins/engine-core-author/tests/test_{name}*.py" for name in ("audit", "conformance", "doctor_", "plugins_new")
 )]  # fmt: skip
 # At the floors Python is the harshest too: it leaves asserts out, of which pytest warns, and text is ASCII.

@@ -1,4 +1,4 @@
-"""Fashion-MNIST from its IDX files, as Debian's `dataset-fashion-mnist` installs them; FASHION_MNIST names another place."""
+"""Fashion-MNIST, from the IDX files of Debian's `dataset-fashion-mnist`; FASHION_MNIST names another folder."""
 
 from __future__ import annotations
 

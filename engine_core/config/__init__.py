@@ -18,7 +18,6 @@ from .building import (
 from .reading import Place, SourceFile, read_yaml
 from .schema import (
     Config,
-    Duration,
     ParallelSettings,
     PluginEntry,
     Section,
@@ -32,7 +31,6 @@ from .schema import (
 __all__ = [
     "Config",
     "ConfigError",
-    "Duration",
     "ParallelSettings",
     "Place",
     "PluginEntry",

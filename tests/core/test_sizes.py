@@ -16,7 +16,7 @@ BUDGET = {
     "callbacks": 1550,
     "checkpoint": 1510,
     "cli": 1000,
-    "config": 1030,
+    "config": 1043,
     "engine": 1830,
     "examples": 130,
     "explain": 570,

@@ -18,7 +18,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 AUTHOR = "engine-core-author"
-PARTS = [AUTHOR, "engine-core-report"]
+PARTS = [AUTHOR, "engine-core-report", "engine-core-study"]
 PLUGINS = sorted(file.parent.name for file in ROOT.glob("plugins/*-plugin/pyproject.toml"))
 
 

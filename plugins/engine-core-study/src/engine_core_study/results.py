@@ -41,7 +41,6 @@ def findings(design: Design, jobs: Sequence[Job], records: Mapping[str, Record],
     lower = {name: is_lower for each in ended for name, is_lower in each.lower.items()}
     baseline = runs[design.baseline]
     differences = {name: _differences(name, runs, baseline, design, lower) for name in design.report}
-    tried = {job.arm: 0 for job in jobs} | {arm.name: len(arm.settings) for arm in design.arms}
     return {
         "schema": SCHEMA,
         "written": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -59,10 +58,7 @@ def findings(design: Design, jobs: Sequence[Job], records: Mapping[str, Record],
         "notes": _notes(design, runs, ended, len(jobs)),
         "arms": [
             {
-                "name": arm.name,
-                "algorithms": arm.algorithms,
-                "settings_tried": tried[arm.name] if len(arm.settings) > 1 else 0,
-                "setting": _setting_of(arm, runs[arm.name]),
+                **_described(arm, runs[arm.name]),
                 "values": {
                     name: _value(name, runs[arm.name], differences[name].get(arm.name)) for name in design.report
                 },
@@ -103,8 +99,10 @@ def _value(name: str, runs: By, difference: Difference | None) -> dict[str, Any]
     return {**found, "difference": {**asdict(difference), "words": words(difference)}}
 
 
-def _setting_of(arm: Arm, runs: By) -> str:
-    return next((arm.settings[each.setting].label for each in runs.values()), "")
+def _described(arm: Arm, runs: By) -> dict[str, Any]:
+    tried = len(arm.settings) if len(arm.settings) > 1 else 0
+    chosen = next((arm.settings[each.setting].label for each in runs.values()), "")
+    return {"name": arm.name, "algorithms": arm.algorithms, "settings_tried": tried, "setting": chosen}
 
 
 def _cost(runs: By, baseline: By, reported: Sequence[Record]) -> dict[str, Any]:
