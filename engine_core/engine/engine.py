@@ -18,7 +18,7 @@ from ..state import ObservedList, SpanRecorder, State
 from .dispatch import Dispatch, call_directly, call_hook, spanning, surrounding, with_algorithms
 from .host import Adapter, Host, Life, check_listeners, listen, listeners_of, refuse_to_copy, watchers_of
 from .in_place import InPlace
-from .members import admit, check_combination, doubts_about, overrides
+from .members import admit, check_combination, overrides
 from .pipeline import OpenPairs, Pipeline, add_counts
 
 
@@ -213,8 +213,7 @@ class Engine:
         self.host.warn_of_deprecated(algorithms, listeners, registry)
         origins = [*(m.origin for m in members), *map(registry.origin_of, listeners)]
         self._passes.use({origin.distribution for origin in origins if origin is not None}, registry)
-        for message, category in doubts_about(members, self._passes):  # with the newcomers' passes, which may settle it
-            self._passes.warn_once(message, category)
+        self._passes.warn_of_unknown_names(members)
         # Before the former are forgotten: those that leave undo what they began with their own pipelines.
         self._pairs.release(self._members, members)
         if self._started:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +11,6 @@ import torch
 
 from engine_core.algorithm import algorithm_metadata
 from engine_core.batch import count_rows
-from engine_core.errors import UnorderedWritersWarning
 from engine_core.loop import Loop
 from engine_core.needs import EVERYTHING
 from engine_core.state import State
@@ -77,10 +75,8 @@ class _Loop:
             seed=SEED,
             device=torch.device("cpu"),
         )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UnorderedWritersWarning)  # whether the order matters is a check of its own
-            why = "the check of needs takes it away; declare it"
-            self.seam = Loop(state, EVERYTHING if lacks is None else EVERYTHING.without(lacks, why=why))
+        why = "the check of needs takes it away; declare it"
+        self.seam = Loop(state, EVERYTHING if lacks is None else EVERYTHING.without(lacks, why=why))
         early = kit.make_optimizers(model.parameters()) if lacks == "surgery" else None
         self.seam.init()
         made = kit.make_optimizers(state.model.parameters()) if early is None else early  # type: ignore[union-attr]
