@@ -55,7 +55,6 @@ MAKERS: dict[str, Callable[[], object]] = {
     "_base _version _backward_hooks _post_accumulate_grad_hooks": lambda: torch.zeros(1),
     "_indices _values": lambda: torch.zeros(1).to_sparse(),
     "_C.DisableTorchFunctionSubclass": lambda: torch,
-    "_unsafe_preserve_version_counter": lambda: torch.autograd,
     "_optimizer_step_pre_hooks _optimizer_step_post_hooks _opt_called": stepped,
     "_iterator": lambda: DataLoader([0]),
     "_index_sampler": lambda: iter(DataLoader([0])),
