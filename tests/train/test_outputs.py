@@ -1,14 +1,13 @@
-"""Which tensor of a model's outputs has the classes, and whether a loss is among them."""
+"""Which tensor of a model's outputs has the classes, and which targets losses take."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import pytest
 import torch
 from torch import nn
 
 from engine_core.errors import ArgumentError
-from engine_core.losses import class_outputs, holds_loss
+from engine_core.losses import class_outputs
 from engine_core.objective import targets_taken
 
 LOGITS, LABELS = torch.zeros(4, 3), torch.tensor([0, 1, 2, 0])
@@ -46,18 +45,6 @@ def test_the_one_of_several_outputs_that_fits_the_target_is_taken(outputs, targe
 def test_ambiguous_outputs_are_refused(outputs, message):
     with pytest.raises(ArgumentError, match=message):
         class_outputs(outputs, LABELS)
-
-
-class Named(NamedTuple):
-    loss: torch.Tensor
-    logits: torch.Tensor
-
-
-@pytest.mark.parametrize("put", [lambda loss: loss, lambda loss: {"a": [loss]}, lambda loss: Named(loss, LOGITS)])
-def test_a_loss_is_found_where_it_is_the_very_tensor(put):
-    loss = torch.ones(())
-    assert holds_loss(put(loss), loss)
-    assert not holds_loss(put(loss.clone()), loss)
 
 
 CLASSES = torch.tensor([0, 2, 1, 1]), torch.tensor([1, 1, 0, 2])
