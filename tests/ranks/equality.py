@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from engine_core import Algorithm, Callback, Loss, State
-from engine_core.batch import count_rows
+from engine_core.batch import Batches
 from engine_core.parallel import DDP, join
 from engine_core.ranks import Ranks
 from engine_core.registry import Registry
@@ -127,7 +127,7 @@ class Rows(Callback):
         self.numbers: list[int] = []
 
     def before_train_batch(self, state: State, logger: Any) -> None:
-        self.numbers.append(0 if state.is_placeholder else count_rows(state.batch))
+        self.numbers.append(0 if state.is_placeholder else Batches().rows(state.batch))
 
 
 def algorithm(name: str, arguments: dict[str, Any]) -> Algorithm:

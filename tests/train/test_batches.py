@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from torch.utils.data import DataLoader
 
 from engine_core import Batches
-from engine_core.batch import count_rows, map_batch, move_batch, take_rows
+from engine_core.batch import map_batch, move_batch
 from engine_core.errors import ArgumentError, ArgumentTypeError
 
 
@@ -303,7 +303,8 @@ REFUSED: list[tuple[Any, str, str]] = [
 def test_what_could_be_one_thing_or_another_is_refused_with_the_line_to_write(
     batch: Any, what: str, remedy: str
 ) -> None:
-    for ask in (count_rows, lambda batch: Batches().part(batch, slice(1)), lambda batch: Batches().split(batch, 100)):
+    rules = Batches()
+    for ask in (rules.rows, lambda batch: rules.part(batch, slice(1)), lambda batch: rules.split(batch, 100)):
         with pytest.raises(ArgumentError) as error:
             ask(batch)
         assert str(error.value).startswith(what) and remedy in str(error.value)
@@ -328,8 +329,8 @@ def test_what_can_be_counted_but_not_cut_is_refused_where_it_has_to_be_cut(kind:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch calls them a prototype
         item = of_kind[kind]()
-    assert (count_rows((item, Y)), count_rows({"x": item, "y": Y, "n": 1})) == (8, 8)
-    for cut in (lambda: Batches().part((item, Y), slice(2)), lambda: take_rows((item, Y), 8, torch.tensor([1]))):
+    assert (Batches().rows((item, Y)), Batches().rows({"x": item, "y": Y, "n": 1})) == (8, 8)
+    for cut in (lambda: Batches().part((item, Y), slice(2)), lambda: Batches().part((item, Y), torch.tensor([1]))):
         with pytest.raises(ArgumentError) as error:
             cut()
         assert str(error.value) == f"batch[0] is a {kind} tensor, whose rows can't be cut: {TAKE}"
@@ -337,15 +338,15 @@ def test_what_can_be_counted_but_not_cut_is_refused_where_it_has_to_be_cut(kind:
 
 def test_all_tensors_agree_on_the_rows() -> None:
     eight = [[X, Y, Y], (torch.tensor(1.0), Y), {"meta": {"lengths": Y}, "x": X}, [Y, ("a",) * 8]]
-    assert [count_rows(batch) for batch in eight] == [8] * 4
-    assert count_rows((X[:0], Y[:0])) == 0
+    assert [Batches().rows(batch) for batch in eight] == [8] * 4
+    assert Batches().rows((X[:0], Y[:0])) == 0
 
 
 def test_what_torchs_own_collate_makes_has_all_its_rows() -> None:
     samples: list[Any] = [(X[0], 1), [X[0], X[1]], ("text", X[0]), {"x": X[0]}, Pair(X[0], Y[0])]
     for sample in samples:
         (batch,) = DataLoader([sample] * 7, batch_size=7)
-        assert count_rows(batch) == 7
+        assert Batches().rows(batch) == 7
 
 
 @pytest.mark.parametrize(
@@ -389,4 +390,4 @@ def test_a_batch_that_is_not_as_the_user_says_is_refused(batches: Batches, batch
 
 def test_what_is_said_is_shown_and_a_mapping_that_cannot_be_written_to_becomes_a_dict() -> None:
     assert repr(Batches(shared=["x", 0], samples=False)) == "Batches(shared=('x', 0))"  # type: ignore[arg-type]
-    assert take_rows(MappingProxyType({"x": Y}), 8, torch.tensor([0])).keys() == {"x"}
+    assert Batches().part(MappingProxyType({"x": Y}), torch.tensor([0])).keys() == {"x"}

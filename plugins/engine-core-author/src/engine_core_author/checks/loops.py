@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from engine_core.algorithm import algorithm_metadata
-from engine_core.batch import count_rows
+from engine_core.batch import Batches
 from engine_core.loop import Loop
 from engine_core.needs import EVERYTHING
 from engine_core.state import State
@@ -156,5 +156,5 @@ class _Loop:
                 seam.eval_outputs(self._outputs_of(batch))
                 loss, _ = seam.state.objective.scalar(self._loss_of(seam.state.outputs))
                 seam.eval_batch_end(loss)
-                total, rows = total + loss.item() * count_rows(batch), rows + count_rows(batch)
+                total, rows = total + loss.item() * Batches().rows(batch), rows + Batches().rows(batch)
             results["loss"] = total / rows
