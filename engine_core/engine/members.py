@@ -99,7 +99,7 @@ def problems_of(
     """
     return [
         *_cycles(members),
-        *conflicting(members).values(),
+        *_conflicts(members),
         *_missing(members, registry),
         *_unsupported(members, listeners, offers, registry),
     ]
@@ -119,24 +119,21 @@ def _cycles(members: Sequence[Member]) -> Iterator[OrderError]:
         yield problem
 
 
-def conflicting(members: Sequence[Member]) -> dict[frozenset[str], EngineError]:
-    """Return why two can't run together, by their names."""
+def _conflicts(members: Sequence[Member]) -> list[EngineError]:
+    """Return an error for each pair that can't run together, with the first reason."""
+    pairs = [
+        (member, other, f"it declares conflicts={reference!r}")
+        for member in members
+        for reference in member.metadata.conflicts
+        for other in referred(reference, member, members)
+    ]
+    averaging = itertools.combinations((m for m in members if is_averaging(m.algorithm)), 2)
+    pairs += [(member, other, "an evaluation uses one average of the weights") for member, other in averaging]
     found: dict[frozenset[str], EngineError] = {}
-    for member in members:
-        for reference in member.metadata.conflicts:
-            for other in referred(reference, member, members):
-                problem = EngineError(
-                    f"{_title(member)} can't run together with {_title(other)}: it declares conflicts={reference!r}; "
-                    "leave one of them out"
-                )
-                found.setdefault(frozenset((member.name, other.name)), problem)
-    for member, other in itertools.combinations((m for m in members if is_averaging(m.algorithm)), 2):
-        problem = EngineError(
-            f"{_title(member)} can't run together with {_title(other)}: an evaluation uses one average of the weights; "
-            "leave one of them out"
-        )
-        found.setdefault(frozenset((member.name, other.name)), problem)
-    return found
+    for one, other, why in pairs:
+        told = f"{_title(one)} can't run together with {_title(other)}: {why}; leave one of them out"
+        found.setdefault(frozenset((one.name, other.name)), EngineError(told))
+    return [*found.values()]
 
 
 def _missing(members: Sequence[Member], registry: Registry) -> Iterator[EngineError]:
