@@ -15,6 +15,7 @@ from ..callback import Callback
 from ..files import finite
 from ..logger import Logger
 from ..messages import aligned, escaped, join_words, plural
+from ..ranks import share
 from ..registry import Origin, Registry, display_name
 from ..state import State, epochs_done, length_of, train_length
 from ..time import Time, TimeUnit
@@ -222,11 +223,9 @@ def _dealt(state: State) -> dict[str, Any] | None:
     ranks, rows = state.ranks, getattr(state.train_dataloader, "batch_size", None)
     if ranks.size == 1:
         return None
-    from ..parallel import bounds  # noqa: PLC0415  needs torch, as above
-
     parts = None
     if type(rows) is int and not ranks.is_local:
-        parts = [stop - start for start, stop in (bounds(rows, ranks, rank) for rank in range(ranks.size))]
+        parts = [stop - start for start, stop in (share(rows, rank, ranks.size) for rank in range(ranks.size))]
     return {"number": ranks.size, "parallel": "fsdp" if ranks.is_sharded else "ddp", "rows": parts}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .group import ends_with, join, on_cpu, record
-from .rows import bounds, placeholder_of
+from .rows import placeholder_of
 from .settings import DDP, FSDP, Parallel, check_spread, spread_of
 from .wrapping import (
     Wrapping,
@@ -26,7 +26,6 @@ __all__ = [
     "FSDP",
     "Parallel",
     "Wrapping",
-    "bounds",
     "check_spread",
     "ends_with",
     "gathered",

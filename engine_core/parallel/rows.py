@@ -11,17 +11,9 @@ import torch
 import torch.distributed as dist
 
 from ..batch import Batches, map_batch
-from ..ranks import Ranks
+from ..ranks import Ranks, share
 
 CAN_NOT_MOVE = -1
-
-
-def bounds(rows: int, ranks: Ranks, rank: int | None = None) -> tuple[int, int]:
-    """Return where a rank's part of the rows begins and ends, this one's by default; the first ranks have one more."""
-    each, more = divmod(rows, ranks.size)
-    rank = ranks.rank if rank is None else rank
-    start = rank * each + min(rank, more)
-    return start, start + each + (rank < more)
 
 
 def placeholder_of(batch: Any, batches: Batches) -> Any:
@@ -61,7 +53,7 @@ class Move:
     def __init__(self, counts: Sequence[int], index: torch.Tensor, ranks: Ranks) -> None:
         index, numbers = index.cpu(), range(ranks.size)
         owners = torch.searchsorted(torch.tensor([*accumulate(counts)]), index, right=True)
-        ends = torch.tensor([bounds(len(index), ranks, rank)[1] for rank in numbers])
+        ends = torch.tensor([share(len(index), rank, ranks.size)[1] for rank in numbers])
         receivers = torch.searchsorted(ends, torch.arange(len(index)), right=True)
         are_mine, are_for_me, goes = owners == ranks.rank, receivers == ranks.rank, owners != receivers
         start = sum(counts[: ranks.rank])

@@ -16,7 +16,7 @@ from torch.utils import data as torch_data
 from torch.utils.data.distributed import DistributedSampler
 
 from ..errors import ArgumentError, CheckpointError, EngineError
-from ..parallel import bounds, mark_of
+from ..parallel import mark_of
 from ..randomness import (
     AnyGenerator,
     GlobalGenerators,
@@ -25,7 +25,7 @@ from ..randomness import (
     seed_generators,
     state_of_generator,
 )
-from ..ranks import Ranks
+from ..ranks import Ranks, share
 from ..state import length_of
 
 _KNOWN_SAMPLERS = (
@@ -205,7 +205,7 @@ class IndexOrder:
             return
         for batch in batches:
             self.sizes.append(len(batch))
-            start, stop = bounds(len(batch), self._ranks)
+            start, stop = share(len(batch), self._ranks.rank, self._ranks.size)
             yield batch[start:stop] if start < stop else batch[:1]  # of a rank without rows, a placeholder
 
     def __len__(self) -> int:
@@ -270,7 +270,7 @@ class ListOrder:
         """Yield this rank's part of each batch but the first ones."""
         for batch in itertools.islice(loader, batches, None):
             self.sizes.append(rows := self._ranks.batches.rows(batch))
-            start, stop = bounds(rows, self._ranks)
+            start, stop = share(rows, self._ranks.rank, self._ranks.size)
             yield self._ranks.batches.part(batch, slice(start, stop) if start < stop else slice(0, 1))
 
 
