@@ -204,17 +204,17 @@ def resolve(path: Path) -> Path:
     elif (path / MANIFEST).exists() or not has_checkpoint(path):
         return path
     if not os.path.lexists(path / LATEST):
-        there = _there(path)
+        # Those too that a process was about to replace when it ended.
+        replaced = [each for each in _named(path, _REPLACED) if not _replacing(each).exists()]
+        there = sorted([*_named(path, _NAME), *replaced], key=_when)
         for checkpoint in reversed(there):
             with suppress(CheckpointError):
                 read_manifest(checkpoint)
                 return checkpoint
         return there[-1]
     name = _read_name(path / LATEST)
-    named, replaced = path / name, path / f".{name}.old"
-    if not named.exists() and replaced.exists():  # the process ended between two renames
-        return replaced
-    return named
+    named, former = path / name, path / f".{name}.old"
+    return former if not named.exists() and former.exists() else named  # the process ended between two renames
 
 
 def read_resolved(path: Path, read: Callable[[Path], _T]) -> tuple[Path, _T]:
@@ -243,12 +243,6 @@ def _read_name(file: Path) -> str:
     if not _NAME.fullmatch(name):
         raise CheckpointError(f"{str(file)!r} holds {name!r}, which is not a checkpoint's name; give the path of one")
     return name
-
-
-def _there(folder: Path) -> list[Path]:
-    """Return the checkpoints in order, with those that a process was about to replace when it ended."""
-    replaced = (path for path in _named(folder, _REPLACED) if not _replacing(path).exists())
-    return sorted([*_named(folder, _NAME), *replaced], key=_when)
 
 
 def _named(folder: Path, pattern: re.Pattern[str]) -> list[Path]:

@@ -249,8 +249,9 @@ class BackgroundWriter:
         """Wait until no rank writes, in turns: a write may take longer than a rank waits, of which rank 0 warns."""
         warns_at = time.monotonic() + ranks.timeout_s
         while ranks.size > 1:
-            table = ranks.table([not self._ends_within(min(1.0, ranks.timeout_s / 2))])
-            writing = [f"rank {rank}" for rank, (writes,) in enumerate(table) if writes]
+            if self._pending is not None:
+                wait([self._pending[0]], min(1.0, ranks.timeout_s / 2))
+            writing = [f"rank {rank}" for rank, (writes,) in enumerate(ranks.table([self.is_busy])) if writes]
             if not writing:
                 return
             if not ranks.rank and time.monotonic() > warns_at:
@@ -260,9 +261,6 @@ class BackgroundWriter:
                     f"{who} still writing a checkpoint after {ranks.timeout_s:g} s, and all ranks wait for that",
                     CheckpointWarning,
                 )
-
-    def _ends_within(self, seconds: float) -> bool:
-        return self._pending is None or not wait([self._pending[0]], seconds).not_done
 
     def raise_error(self) -> None:
         """Raise what the previous write raised, once; don't wait for one that is under way."""

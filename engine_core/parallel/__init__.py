@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .group import ends_with, join, on_cpu, record
 from .rows import placeholder_of
-from .settings import DDP, FSDP, Parallel, check_spread, spread_of
+from .settings import DDP, FSDP, KINDS, Parallel, check_spread, spread_of
 from .wrapping import (
     Wrapping,
     gathered,
@@ -24,6 +24,7 @@ from .wrapping import (
 __all__ = [
     "DDP",
     "FSDP",
+    "KINDS",
     "Parallel",
     "Wrapping",
     "check_spread",

@@ -100,7 +100,11 @@ class Move:
         rows, after = own.new_empty((self.number, *leaf.shape[1:])), self._before + len(self._staying)
         torch.index_select(own, 0, self._staying.to(leaf.device), out=rows[self._before : after])
         rows[: self._before], rows[after:] = others[: self._before], others[self._before :]
-        return _like(leaf, rows if self._order is None else rows.index_select(0, self._order.to(leaf.device)))
+        rows = rows if self._order is None else rows.index_select(0, self._order.to(leaf.device))
+        if leaf.is_contiguous():
+            return rows
+        order = sorted(range(leaf.dim()), key=leaf.stride, reverse=True)  # of dimensions in memory
+        return rows.permute(order).contiguous().permute([order.index(dim) for dim in range(leaf.dim())])
 
 
 def _leaves(batch: Any, batches: Batches) -> list[Any]:
@@ -108,11 +112,3 @@ def _leaves(batch: Any, batches: Batches) -> list[Any]:
     leaves: list[Any] = []
     batches.map_rows(batch, lambda leaf, dim: leaves.append(leaf.movedim(dim, 0) if dim else leaf))
     return leaves
-
-
-def _like(leaf: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Return rows whose dimensions lie in memory in the order of a leaf's."""
-    if leaf.is_contiguous():
-        return rows
-    order = sorted(range(leaf.dim()), key=leaf.stride, reverse=True)
-    return rows.permute(order).contiguous().permute([order.index(dim) for dim in range(leaf.dim())])

@@ -28,7 +28,7 @@ from ..config import (
 from ..errors import ArgumentError, ArgumentTypeError, UnwritableError, did_you_mean
 from ..logger import Logger
 from ..objective import Objective
-from ..parallel import join, spread_of
+from ..parallel import KINDS, join, spread_of
 from ..randomness import check_seed, seed_generators
 from ..ranks import Ranks
 from ..state import State
@@ -145,7 +145,9 @@ def _make_evaluated(config: Config, labels: Iterable[str]) -> dict[str, Any]:
 def _parallel_of(config: Config) -> Any:
     """Return what `Trainer(parallel=...)` gets."""
     given = config.trainer.parallel
-    return given if given is None or isinstance(given, str) else given.model_dump(exclude_unset=True)
+    if given is None or isinstance(given, str):
+        return given
+    return KINDS[given.name](**given.model_dump(exclude_unset=True, exclude={"name"}))
 
 
 def assemble(config: Config, parts: dict[str, Any], folder: Path | None) -> Trainer:

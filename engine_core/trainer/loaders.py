@@ -229,19 +229,17 @@ class IndexOrder:
         self._passes.append(rest)
         iterator = self._iterate(loader)
         rest()  # after torch has drawn the workers' seed, and before anything else draws
-        if self._ranks is not None:
-            self._compare(drawn[0] if drawn else None, self._ranks)
-        return iterator
-
-    def _compare(self, drawn: Any, ranks: Ranks) -> None:
-        """Raise on all ranks if they don't draw the same first batch."""
-        marks = [mark for (mark,) in ranks.table([zlib.crc32(repr(drawn).encode())])]
+        if self._ranks is None:
+            return iterator
+        mark = zlib.crc32(repr(drawn[0] if drawn else None).encode())
+        marks = [mark for (mark,) in self._ranks.table([mark])]
         if others := [str(rank) for rank, mark in enumerate(marks) if mark != marks[0]]:
             raise EngineError(
                 f"the {type(self._whole).__name__} of a DataLoader draws other rows on rank {', '.join(others)} than "
                 "on rank 0: give generators of its own a seed that all ranks share, or loaders of each rank's own rows "
                 "and Trainer(parallel=DDP(data='local'))"
             )
+        return iterator
 
     def _iterate(self, loader: torch_data.DataLoader[Any]) -> Iterator[Any]:
         attributes = vars(loader)  # a DataLoader forbids setting these, to protect live iterators
