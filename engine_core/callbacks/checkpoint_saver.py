@@ -277,7 +277,11 @@ class CheckpointSaver(Callback):
         if self._interval.passed(before, state.timestamp):
             self._due_at = state.timestamp
         is_due = self._due_at == state.timestamp != before
-        if is_due or state.is_interrupted or self._decides_to_save_again(state):
+        if not is_due and not state.is_interrupted and self._measured_at == state.timestamp:
+            # Rank 0's checkpoint may lack the result of the evaluation that has just ended.
+            ranking, is_saved = self._ranking, state.timestamp == self._saved_at
+            is_due = state.ranks.decide(lambda: is_saved and ranking.awaits_checkpoint(state))
+        if is_due or state.is_interrupted:
             self._save(state)
 
     epoch_checkpoint = batch_checkpoint
@@ -357,12 +361,6 @@ class CheckpointSaver(Callback):
         except OSError as error:
             self._fail(error, state)
             return True, False
-
-    def _decides_to_save_again(self, state: State) -> bool:
-        """Does rank 0's checkpoint lack the result of the evaluation that has just ended?"""
-        ranking, now = self._ranking, state.timestamp
-        is_measured = self._measured_at == now
-        return is_measured and state.ranks.decide(lambda: now == self._saved_at and ranking.awaits_checkpoint(state))
 
     def _save(self, state: State) -> None:
         self._finish_together(state)

@@ -91,8 +91,16 @@ class RunReporter(Callback):
             metrics = {name: value for name, value in metrics.items() if name.startswith(f"{label}/")}
         elif label not in [*evaluators][-1:]:
             return
-        if metrics:
-            self.emit({**self.event("evaluation", state), **self._evaluation(metrics, state)})
+        if not metrics:
+            return
+        self.loss.flush()
+        trained = {} if self.loss.mean is None else {"train_loss": self.loss.mean}
+        self.loss.restart()
+        results = state.results
+        best = {name: results.best[name]._asdict() for name in metrics if name in results.best}
+        improved = [name for name in metrics if name in results.improved]
+        told = {**trained, "metrics": dict(metrics), "best": best, "improved": improved}
+        self.emit({**self.event("evaluation", state), **told})
 
     def fit_end(self, state: State, logger: Logger) -> None:
         """Note that evaluations are no longer those of a `fit`."""
@@ -140,20 +148,6 @@ class RunReporter(Callback):
         now = state.timestamp
         return {"kind": kind, "step": now.batch, "epoch": epochs_done(state), "seconds": round(self.seconds, 3)}
 
-    def _evaluation(self, metrics: Mapping[str, float], state: State) -> dict[str, Any]:
-        self.loss.flush()
-        trained = {} if self.loss.mean is None else {"train_loss": self.loss.mean}
-        self.loss.restart()
-        bests = state.results.best
-        best = {name: bests[name]._asdict() for name in metrics if name in bests}
-        improved = [name for name in metrics if name in state.results.improved]
-        return {**trained, "metrics": dict(metrics), "best": best, "improved": improved}
-
-
-def _class_of(model: object) -> type:
-    """Return a model's class, and not the one that torch derives from it when it shards the model."""
-    return next(kind for kind in type(model).__mro__ if not kind.__module__.startswith("torch.distributed."))
-
 
 def header_of(state: State) -> dict[str, Any]:
     """Return what a run is; None stands for what is not known.
@@ -169,8 +163,10 @@ def header_of(state: State) -> dict[str, Any]:
         algorithms.append({"algorithm": name, "distribution": distribution, "version": version})
     epochs, steps = totals_of(state)
     length = None if state.max_duration is None else str(state.max_duration)
+    # Not the class that torch derives from a model's when it shards the model.
+    kinds = (kind for kind in type(state.model).__mro__ if not kind.__module__.startswith("torch.distributed."))
     return {
-        "model": None if state.model is None else _class_of(state.model).__name__,
+        "model": None if state.model is None else next(kinds).__name__,
         "parameters": _parameters_of(state.model),
         "device": None if state.device is None else str(state.device),
         "precision": state.precision,

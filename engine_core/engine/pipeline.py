@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ..errors import MatchError, add_note
 from ..event import Event, events_between
@@ -28,21 +28,8 @@ _NAMED = 10
 log = logging.getLogger("engine_core")
 
 
-class FirstHalf(Protocol):
-    """The first half of a pair as it ran: the pipeline of its event."""
-
-    def undo(self, name: str) -> None:
-        """Let an algorithm that ran here run at the second half."""
-
-    def describe(self, name: str) -> str:
-        """Return the name of an algorithm that ran here, with its distribution."""
-
-    def writes(self, name: str) -> str:
-        """Return what an algorithm that ran here declares it writes."""
-
-
-Applied: TypeAlias = "tuple[FirstHalf, Mapping[str, Trace]] | None"
-"""The first half as it ran, and the traces of those that ran there."""
+Applied: TypeAlias = "tuple[Pipeline, Mapping[str, Trace]] | None"
+"""The pipeline of a first half as it ran, and the traces of those that ran there."""
 
 
 class Failure(NamedTuple):
@@ -60,7 +47,7 @@ class Pair:
     def __init__(self) -> None:
         self.applied: Applied = None
 
-    def stop(self, half: FirstHalf | None, traces: Mapping[str, Trace], raised: str | None) -> None:
+    def stop(self, half: Pipeline | None, traces: Mapping[str, Trace], raised: str | None) -> None:
         """Keep what is still to undo after one `raised`, in the first `half` or in the second (None): not its own."""
         ran = {trace.name for trace in traces.values() if trace.run}
         if half is not None:
@@ -91,7 +78,7 @@ class Latest:
     __slots__ = ("applied",)
 
     def __init__(self) -> None:
-        self.applied: tuple[Timestamp, Timestamp, FirstHalf, Mapping[str, Trace]] | None = None
+        self.applied: tuple[Timestamp, Timestamp, Pipeline, Mapping[str, Trace]] | None = None
 
 
 class OpenPairs:
@@ -331,7 +318,7 @@ class Pipeline:
 
     def _first_run(self) -> None:
         """Let new algorithms validate the first batch, and judge each one's first answer."""
-        if self.newcomers and self.state.batch is not None:
+        if self.state.batch is not None:
             self._validate()
         judged = [self.event in member.asked for member in self.members]
         self._asked = [(m.algorithm if j else _Judged(m), m) for m, j in zip(self.members, judged, strict=True)]
