@@ -404,7 +404,7 @@ class CheckpointSaver(Callback):
 
     def _in_parts(self, state: State, content: Checkpoint) -> Callable[[Timestamp], Path] | None:
         """Return what writes this rank's part of a checkpoint, or on rank 0 all of it; None: this writes nothing."""
-        from ..checkpoint import Writers, cut_content  # noqa: PLC0415  as above
+        from ..checkpoint import cut_content  # noqa: PLC0415  as above
 
         ranks, store = state.ranks, self._store
         if not self._is_in_parts(state):
@@ -420,8 +420,7 @@ class CheckpointSaver(Callback):
 
         if (name := ranks.decide(begin)) is None:
             return None
-        writers = Writers(ranks.rank, ranks.size, name, ranks.is_lost, ranks.timeout_s)
-        return partial(store.save, content=own, writers=writers)
+        return partial(store.save, content=own, ranks=ranks, begun=name)
 
     def _is_in_parts(self, state: State) -> bool:
         """Does each of several ranks write a part?"""

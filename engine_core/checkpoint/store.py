@@ -16,9 +16,10 @@ from typing import IO, TypeVar
 
 from ..errors import CheckpointError
 from ..files import sync, write_whole
+from ..ranks import Ranks
 from ..time import Timestamp
 from .reading import MANIFEST, Checkpoint, attempt_of, read_manifest
-from .writing import Writers, write_content
+from .writing import write_content
 
 LATEST, BEST = "latest", "best"
 RUN_CHECKPOINTS = "checkpoints"
@@ -84,19 +85,19 @@ class Store:
         """Return the name of the checkpoint of a position."""
         return f"ep{at.epoch}-ba{at.batch}"
 
-    def save(self, at: Timestamp, content: Checkpoint, writers: Writers | None = None) -> Path:
-        """Write a checkpoint, or with `writers` this process's part of it, then record it as the latest.
+    def save(self, at: Timestamp, content: Checkpoint, ranks: Ranks | None = None, begun: str = "") -> Path:
+        """Write a checkpoint, or this process's part of it, see `write_content`, then record it as the latest.
 
         Return its folder.
         """
         path = self.folder / self.name_of(at)
-        write_content(path, content, writers)
-        if writers is None or not writers.rank:
+        write_content(path, content, ranks, begun)
+        if ranks is None or not ranks.rank:
             self._point(LATEST, path.name)
         return path
 
     def begin(self, at: Timestamp) -> str:
-        """Make the folder that several processes will fill with a checkpoint; return its name, for their `Writers`.
+        """Make the folder that several processes will fill with a checkpoint; return its name.
 
         It is for rank 0, which holds the lock, while it writes nothing: what earlier saves left unfinished is removed.
 
