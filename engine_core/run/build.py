@@ -41,7 +41,8 @@ def make_trainer(
     callbacks: Iterable[Any] = (),
     profile: Mapping[str, Any] | None = None,
     folder: Path | None = None,
-    watch: Iterable[Any] | None = None,
+    *,
+    progress_bar: bool | None = None,
 ) -> Trainer:
     """Return the Trainer that `config` describes; the seed is set before model and data are made.
 
@@ -49,7 +50,7 @@ def make_trainer(
         loggers, callbacks: more of them, besides the config's.
         profile: arguments of the callback that is registered as `profiler`; None: the run has none.
         folder: the run's folder, where checkpoints go; without one only a config's own saver saves.
-        watch: callbacks that show the run in place of the config's `progress_bar`.
+        progress_bar: in place of the config's; None: as the config says.
 
     Raises:
         ConfigError: (a ValueError) with file, line, key and remedy for what can't be made.
@@ -60,10 +61,10 @@ def make_trainer(
     own = parts["callbacks"]
     savers = [] if folder is None else savers_of(config, folder, own)
     profilers = [] if profile is None else [("profiler", profile)]
-    parts["callbacks"] = [*own, *savers, *callbacks, *(watch or ()), *profilers]  # first what takes the folder
+    parts["callbacks"] = [*own, *savers, *callbacks, *profilers]  # first what takes the folder
     parts["loggers"] = [*loggers, *parts["loggers"]]
-    if watch is not None:
-        parts["progress_bar"] = False
+    if progress_bar is not None:
+        parts["progress_bar"] = progress_bar
     return assemble(config, parts, folder)
 
 
