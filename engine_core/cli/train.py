@@ -121,9 +121,7 @@ def train(
                 return
             from ..run import Run  # noqa: PLC0415 - config errors need not wait for torch
 
-            run = Run(
-                checked, out, progress_bar=_progress_bar(checked, showing), hand_on=write or (lambda _: None), **measure
-            )
+            run = Run(checked, out, progress_bar=showing.has_progress, hand_on=write or (lambda _: None), **measure)
             ending = run.train()
         except BaseException as error:
             lines = _fail(context, run, error, write)
@@ -186,13 +184,6 @@ def _end(context: click.Context, run: Run, ending: Ending, code: int) -> list[st
     resume = _resume_command(context, run.folder)
     run.reporter.end_with(ending, code, resume)
     return [*([] if ending.results is None else result_lines(ending.results)), *_last_lines(ending, resume)]
-
-
-def _progress_bar(config: Config, showing: Showing) -> bool | None:
-    """Return how to show the run; None: as the config says."""
-    if not showing.has_progress:
-        return False
-    return True if config.trainer.progress_bar == "auto" else None
 
 
 def _resume_command(context: click.Context, folder: Path) -> str:

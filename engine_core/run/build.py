@@ -50,7 +50,7 @@ def make_trainer(
         loggers, callbacks: more of them, besides the config's.
         profile: arguments of the callback that is registered as `profiler`; None: the run has none.
         folder: the run's folder, where checkpoints go; without one only a config's own saver saves.
-        progress_bar: in place of the config's; None: as the config says.
+        progress_bar: False: none; True: where the config leaves it open, one that is not for terminals alone.
 
     Raises:
         ConfigError: (a ValueError) with file, line, key and remedy for what can't be made.
@@ -63,7 +63,7 @@ def make_trainer(
     profilers = [] if profile is None else [("profiler", profile)]
     parts["callbacks"] = [*own, *savers, *callbacks, *profilers]  # first what takes the folder
     parts["loggers"] = [*loggers, *parts["loggers"]]
-    if progress_bar is not None:
+    if progress_bar is False or (progress_bar and parts["progress_bar"] == "auto"):
         parts["progress_bar"] = progress_bar
     return assemble(config, parts, folder)
 

@@ -36,7 +36,7 @@ class Run:
         folder: the run's folder; default: a new one below `runs`.
         profile: write a Chrome trace of the run to this file, with the callback `profiler`, and what `timing` does.
         timing: add to `results.json` how long each part of the run took in sum.
-        progress_bar: in place of the config's; None: as the config says.
+        progress_bar: False: none; True: where the config leaves it open, one that is not for terminals alone.
         hand_on: receives each line that `train --json` prints.
 
     Raises:
