@@ -304,7 +304,7 @@ class Pipeline:
 
     def _first_run(self) -> None:
         """Let new algorithms validate the first batch, and judge each one's first answer."""
-        if self.newcomers and self.state.batch is not None:
+        if self.state.batch is not None:
             self._validate()
         judged = [self.event in member.asked for member in self.members]
         self._asked = [(m.algorithm if j else _Judged(m), m) for m, j in zip(self.members, judged, strict=True)]

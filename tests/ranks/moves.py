@@ -11,8 +11,7 @@ import torch
 from engine_core import Batches
 from engine_core.batch import map_batch
 from engine_core.errors import EngineError
-from engine_core.parallel import bounds
-from engine_core.ranks import Ranks
+from engine_core.ranks import Ranks, share
 
 N = 9
 IMAGES = torch.arange(N * 18.0).view(N, 2, 3, 3).contiguous(memory_format=torch.channels_last)
@@ -84,7 +83,7 @@ def _judged(
         stays: do rows stay where they are, because they are told to, or because they can't be put together?
         grows: does the length of rows differ between ranks?
     """
-    counts = counts or [stop - start for start, stop in (bounds(N, ranks, rank) for rank in range(ranks.size))]
+    counts = counts or [stop - start for start, stop in (share(N, rank, ranks.size) for rank in range(ranks.size))]
     first, own = sum(counts[: ranks.rank]), counts[ranks.rank]
     if grows:
         whole = (*whole, torch.ones(N, ranks.rank + 1))
@@ -92,7 +91,7 @@ def _judged(
     batch = rule.part(whole, slice(first, first + own) if own else slice(1))
     found, deal = ranks.parts(batch, own, moves=grows or not stays)
     got, is_placeholder = deal(torch.tensor(index))
-    start, stop = bounds(len(index), ranks)
+    start, stop = share(len(index), ranks.rank, ranks.size)
     mine = [row for row in index if first <= row < first + own] if stays else index[start:stop]
     expected = rule.part(whole, torch.tensor(mine)) if mine else rule.part(batch, slice(1))
     are_equal = _described(got) == _described(expected) and is_placeholder is not bool(mine) and found == [*counts]

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from engine_core.checkpoint import Checkpoint, TensorSlice, Writers, slice_rows, write_content
+from engine_core.checkpoint import Checkpoint, TensorSlice, slice_rows, write_content
+from engine_core.ranks import Ranks
 
 MODEL: dict[str, torch.Tensor] = {
     "weight": torch.randn(5, 4),
@@ -29,6 +30,13 @@ STATE = {
 CONTENT = Checkpoint(MODEL, STATE, TENSORS, {"seed": 7, "average": AVERAGE})
 
 
+def rank_of(rank: int, size: int, **fields: Any) -> Ranks:
+    """Return what several processes that need not be there look like to one of them."""
+    ranks = Ranks()
+    vars(ranks).update(rank=rank, size=size, **fields)
+    return ranks
+
+
 def part_of(content: Checkpoint, rank: int, size: int) -> Checkpoint:
     """Return what a rank holds: rows of each tensor, and columns of one."""
     model = {name: slice_rows(value, rank, size) for name, value in content.model.items()}
@@ -43,7 +51,7 @@ def write(folder: Path, content: Checkpoint = CONTENT, size: int = 4) -> None:
     """Write a sharded checkpoint, by a thread for each rank."""
     begun = folder.with_name(f".{folder.name}.begun.new")
     begun.mkdir(parents=True)
-    parts = [(folder, part_of(content, rank, size), Writers(rank, size, begun.name)) for rank in range(size)]
+    parts = [(folder, part_of(content, rank, size), rank_of(rank, size), begun.name) for rank in range(size)]
     threads = [threading.Thread(target=write_content, args=part) for part in parts]
     for thread in threads:
         thread.start()

@@ -17,7 +17,7 @@ from engine_core import Trainer
 from engine_core.checkpoint import match_names, with_average
 from engine_core.errors import ArgumentError, ArgumentTypeError, CheckpointError, EngineError, PluginError
 from engine_core.run import result
-from engine_core.run.load import Source
+from engine_core.run.load import Saved
 
 from .leaving import CONFIG, cli, of_file, read, train, weights
 
@@ -385,5 +385,6 @@ def test_nothing_is_imported_from_the_runs_folder(train, own, tmp_path, monkeypa
     file.write_text(json.dumps({**read(file), "import_from": [str(tmp_path / "out"), "relative", 3]}))
     with pytest.raises(EngineError, match="no module 'mine'"):
         engine_core.load_model("out", trust=True)
-    source = Source(tmp_path / "out/checkpoints/ep2-ba8", {"import_from": [str(tmp_path / "out"), str(tmp_path)]})
+    manifest = {"import_from": [str(tmp_path / "out"), str(tmp_path)]}
+    source = Saved({}, tmp_path / "out/checkpoints/ep2-ba8", manifest, "trained", 2, 8)
     assert source.import_from() == [str(tmp_path)]

@@ -16,7 +16,6 @@ from engine_core.checkpoint import (
     Checkpoint,
     Store,
     TensorSlice,
-    Writers,
     export_weights,
     flatten,
     has_checkpoint,
@@ -34,7 +33,7 @@ from engine_core.errors import CheckpointError, CheckpointWarning
 from engine_core.time import Timestamp
 
 from .parts import linear, same, trainer
-from .shards import AVERAGE, CONTENT, MODEL, TENSORS, part_of, write
+from .shards import AVERAGE, CONTENT, MODEL, TENSORS, part_of, rank_of, write
 
 needs_reader = pytest.mark.skipif(not hasattr(dcp, "HuggingFaceStorageReader"), reason="this torch lacks the reader")
 
@@ -110,7 +109,7 @@ def test_pieces_of_an_optimizers_state_have_one_name_on_all_ranks_and_come_back_
         )
         part = Checkpoint({}, {"own": state} if rank == 0 else {}, tensors, {})
         assert not has_checkpoint(tmp_path)
-        Store(tmp_path).save(Timestamp(batch=3), part, Writers(rank, 2, begun))
+        Store(tmp_path).save(Timestamp(batch=3), part, rank_of(rank, 2), begun)
     assert resolve(tmp_path / "latest") == tmp_path / "ep0-ba3"
     content = read_content(tmp_path / "ep0-ba3")
     restored = restore(content.state["own"], content.tensors)
@@ -161,10 +160,10 @@ def test_a_file_of_tensors_is_what_safetensors_writes(tmp_path: Path) -> None:
         save(tmp_path / "ours", {"x": torch.zeros(1, dtype=torch.complex128)})
 
 
-def save_alone(rank: int, folder: Path, **writers: Any) -> None:
+def save_alone(rank: int, folder: Path, **fields: Any) -> None:
     store = Store(folder)
     begun = store.begin(Timestamp(batch=3)) if rank == 0 else ".ep0-ba3.gone.new"
-    store.save(Timestamp(batch=3), part_of(CONTENT, rank, 3), Writers(rank, 3, begun, **writers))
+    store.save(Timestamp(batch=3), part_of(CONTENT, rank, 3), rank_of(rank, 3, **fields), begun)
 
 
 def test_rank_0_waits_no_longer_than_it_has_to_and_leaves_nothing(tmp_path: Path) -> None:
@@ -189,13 +188,13 @@ def test_a_rank_that_cannot_write_ends_the_wait_of_rank_0(tmp_path: Path) -> Non
 
     def fail() -> None:
         with pytest.raises(CheckpointError, match="the part of rank 1 can't be written") as caught:
-            store.save(Timestamp(batch=3), bad, Writers(1, 2, begun))
+            store.save(Timestamp(batch=3), bad, rank_of(1, 2), begun)
         told.append(str(caught.value))
 
     thread = threading.Thread(target=fail)
     thread.start()
     with pytest.raises(CheckpointError, match="rank 1 can't write its part: 'weight' is a tensor of dtype"):
-        store.save(Timestamp(batch=3), part_of(CONTENT, 0, 2), Writers(0, 2, begun))
+        store.save(Timestamp(batch=3), part_of(CONTENT, 0, 2), rank_of(0, 2), begun)
     thread.join()
     assert len(told) == 1
 
@@ -204,12 +203,11 @@ def test_pieces_that_are_not_whole_together_are_not_saved(tmp_path: Path) -> Non
     begun = Store(tmp_path).begin(Timestamp(batch=3))
     for rank in (1, 0):
         part = Checkpoint({"weight": TensorSlice(torch.ones(2), (0,), (4,))}, {}, {}, {})
-        writers = Writers(rank, 2, begun)
         if rank:
-            write_content(tmp_path / "ep0-ba3", part, writers)
+            write_content(tmp_path / "ep0-ba3", part, rank_of(rank, 2), begun)
         else:
             with pytest.raises(CheckpointError, match=r"'weight' of shape \[4\] has slices that overlap"):
-                write_content(tmp_path / "ep0-ba3", part, writers)
+                write_content(tmp_path / "ep0-ba3", part, rank_of(rank, 2), begun)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -224,7 +222,7 @@ def test_a_rank_that_can_not_even_tell_rank_0_why_warns_of_it(tmp_path: Path, mo
         pytest.warns(CheckpointWarning, match=r"the part of rank 1 can't be written in .*No space left on device"),
         pytest.raises(CheckpointError, match="No space left on device"),
     ):
-        write_content(tmp_path / "ep0-ba3", part_of(CONTENT, 1, 2), Writers(1, 2, begun))
+        write_content(tmp_path / "ep0-ba3", part_of(CONTENT, 1, 2), rank_of(1, 2), begun)
 
 
 def test_a_save_removes_what_a_dead_one_left_and_not_what_has_been_saved(tmp_path: Path) -> None:

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from engine_core.checkpoint import Checkpoint, Store, Writers, read_content, resolve
+from engine_core.checkpoint import Checkpoint, Store, read_content, resolve
 from engine_core.errors import CheckpointError
+from engine_core.ranks import Ranks
 from engine_core.time import Timestamp
 
-from .shards import MODEL, TENSORS, part_of
+from .shards import MODEL, TENSORS, part_of, rank_of
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes are forked, which is POSIX's")
 
@@ -37,9 +38,9 @@ def die_at(step: int) -> None:
     sys.addaudithook(hear)
 
 
-def save_in_a_process(folder: Path, version: int, writers: Writers, step: int | None) -> int:
+def save_in_a_process(folder: Path, version: int, ranks: Ranks, begun: str, step: int | None) -> int:
     """Save this rank's share in a forked process, which is killed at a step; return its id."""
-    share = part_of(content_of(version), writers.rank, writers.size)
+    share = part_of(content_of(version), ranks.rank, ranks.size)
     pid = os.fork()
     if pid:
         return pid
@@ -47,7 +48,7 @@ def save_in_a_process(folder: Path, version: int, writers: Writers, step: int | 
     try:
         if step is not None:
             die_at(step)
-        Store(folder).save(Timestamp(batch=1), share, writers)
+        Store(folder).save(Timestamp(batch=1), share, ranks, begun)
         code = SAVED
     except CheckpointError:
         code = REFUSED
@@ -69,8 +70,8 @@ def test_whichever_process_is_killed_at_whatever_step_the_latest_checkpoint_load
     while code != SAVED:
         version = saved + 1
         begun = store.begin(Timestamp(batch=1))
-        given = [Writers(rank, 2, begun, lost.exists, 20) for rank in (0, 1)]
-        pids = [save_in_a_process(folder, version, w, step if w.rank == victim else None) for w in given]
+        given = [rank_of(rank, 2, is_lost=lost.exists, timeout_s=20) for rank in (0, 1)]
+        pids = [save_in_a_process(folder, version, r, begun, step if r.rank == victim else None) for r in given]
         code = end_of(pids[victim])
         lost.touch()
         other = end_of(pids[1 - victim])
