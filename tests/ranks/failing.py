@@ -3,8 +3,6 @@
 Each case is a pair of processes, forked from this one, which has imported all; pairs run side by side.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

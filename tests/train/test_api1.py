@@ -1,8 +1,5 @@
 """The plugin in tests/api1, made for hook API 1, trains. See tests/core/test_api1.py for what it is."""
 
-from types import ModuleType
-from typing import Any
-
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
@@ -22,7 +19,7 @@ epoch_checkpoint fit_end
 
 
 @pytest.fixture
-def run(api1: ModuleType) -> Any:
+def run(api1):
     """Return a trainer that has trained an epoch with everything of the plugin, switched on by name."""
     run = trainer(
         batches(8, 8),
@@ -38,11 +35,11 @@ def run(api1: ModuleType) -> Any:
     return run
 
 
-def test_its_callback_hears_every_event_of_hook_api_1(run: Any) -> None:
+def test_its_callback_hears_every_event_of_hook_api_1(run):
     assert run.state.callbacks[0].heard == EPOCH.split()
 
 
-def test_its_algorithms_change_the_training_as_they_always_did(run: Any) -> None:
+def test_its_algorithms_change_the_training_as_they_always_did(run):
     model = linear()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for (inputs, targets), factor in zip(batches(8, 8), (2, 1), strict=True):  # the loss is doubled in the first half
@@ -54,7 +51,7 @@ def test_its_algorithms_change_the_training_as_they_always_did(run: Any) -> None
     torch.testing.assert_close(run.state.model.bias, model.bias, rtol=0, atol=0)
 
 
-def test_its_log_and_its_hooks_take_part(api1: ModuleType, run: Any) -> None:
+def test_its_log_and_its_hooks_take_part(api1, run):
     written = [entry for entry in api1.journal if entry.startswith(("Ledger: api1", "Ledger after", "Hooks"))]
     assert written == [
         "Ledger: api1/keep is 5",

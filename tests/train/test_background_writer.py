@@ -3,7 +3,6 @@
 import signal
 import threading
 import time
-from typing import Any
 
 import pytest
 
@@ -15,10 +14,10 @@ from .injected import InjectedError
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="timers that signal are POSIX's")
-def test_an_exception_while_a_save_is_waited_for_leaves_it_to_be_waited_for() -> None:
+def test_an_exception_while_a_save_is_waited_for_leaves_it_to_be_waited_for():
     """Like torch's, which a signal handler raises when a worker process dies."""
 
-    def handle(*_: Any) -> None:
+    def handle(*_):
         raise InjectedError
 
     may_end, writer = threading.Event(), BackgroundWriter()
@@ -36,16 +35,16 @@ def test_an_exception_while_a_save_is_waited_for_leaves_it_to_be_waited_for() ->
     assert not writer.is_busy
 
 
-def test_a_write_whose_start_is_interrupted_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_whose_start_is_interrupted_is_waited_for(monkeypatch):
     """A signal handler may raise when the thread runs already."""
     start, written, may_end = threading.Thread.start, [], threading.Event()
 
-    def starting(thread: threading.Thread) -> None:
+    def starting(thread):
         start(thread)
         assert began.wait(9)
         raise InjectedError
 
-    def write() -> None:
+    def write():
         began.set()
         assert may_end.wait(9)
         written.append("all of it")
@@ -60,8 +59,8 @@ def test_a_write_whose_start_is_interrupted_is_waited_for(monkeypatch: pytest.Mo
     assert written == ["all of it"]
 
 
-def test_a_write_whose_thread_can_not_start_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    def starting(thread: threading.Thread) -> None:
+def test_a_write_whose_thread_can_not_start_is_not_waited_for(monkeypatch):
+    def starting(thread):
         raise RuntimeError("can't start new thread")
 
     writer, written = BackgroundWriter(), []
@@ -74,8 +73,8 @@ def test_a_write_whose_thread_can_not_start_is_not_waited_for(monkeypatch: pytes
     assert written == [2]
 
 
-def test_a_long_wait_of_all_ranks_is_said_once_with_those_that_still_write() -> None:
-    def program(ranks: ThreadRanks) -> None:
+def test_a_long_wait_of_all_ranks_is_said_once_with_those_that_still_write():
+    def program(ranks):
         ranks.timeout_s = 0.1
         writer = BackgroundWriter()
         if ranks.rank:

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -19,18 +17,18 @@ from .parts import trainer
 from .test_checkpoint_fuzz import sign
 
 EVIL = "\x1b[2J\n\r\u202e"
-ENTRY: dict[str, Any] = {"name": "BlurPool", "registered": "blurpool", "distribution": "a-plugin", "version": "1.2"}
+ENTRY = {"name": "BlurPool", "registered": "blurpool", "distribution": "a-plugin", "version": "1.2"}
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def saved(tmp_path_factory):
     folder = tmp_path_factory.mktemp("saved")
     with trainer(callbacks=[CheckpointSaver(folder)]) as made:
         made.fit()
     return resolve(folder)
 
 
-def test_a_missing_plugin_is_pinned_for_pip() -> None:
+def test_a_missing_plugin_is_pinned_for_pip():
     assert what_is_missing(**ENTRY) == (
         "the checkpoint was saved with BlurPool (a-plugin 1.2), and this run does not have it: "
         "pip install a-plugin==1.2, and add 'blurpool' to the algorithms, or load the weights alone"
@@ -49,18 +47,18 @@ def test_a_missing_plugin_is_pinned_for_pip() -> None:
         ("version", None),
     ],
 )
-def test_only_the_name_and_version_of_a_distribution_get_into_a_command(name: str, value: Any) -> None:
+def test_only_the_name_and_version_of_a_distribution_get_into_a_command(name, value):
     assert "pip install" not in what_is_missing(**{**ENTRY, name: value})
 
 
-def test_a_missing_plugin_is_reported_in_one_line_without_control_characters() -> None:
+def test_a_missing_plugin_is_reported_in_one_line_without_control_characters():
     for name in ENTRY:
         for text in (f"x{EVIL}", "1.2\n\n"):
             assert what_is_missing(**{**ENTRY, name: text}).isprintable()
 
 
-def test_differences_contain_no_control_characters_either() -> None:
-    now: dict[str, Any] = {**ENTRY, "settings": {}}
+def test_differences_contain_no_control_characters_either():
+    now = {**ENTRY, "settings": {}}
     then = {**now, "distribution": EVIL, "version": EVIL, "settings": {f"rate{EVIL}": EVIL}}
     order = {"a" + EVIL: ["BlurPool"]}
     versions = {"torch": "2"}
@@ -72,7 +70,7 @@ def test_differences_contain_no_control_characters_either() -> None:
     assert all(line.isprintable() for line in told)
 
 
-def test_show_prints_no_control_characters(saved: Path, tmp_path: Path) -> None:
+def test_show_prints_no_control_characters(saved, tmp_path):
     folder = tmp_path / "hostile"
     shutil.copytree(saved, folder)
     manifest = read_manifest(saved)
@@ -84,7 +82,7 @@ def test_show_prints_no_control_characters(saved: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", ["epoch", "token_in_epoch", "elapsed_s"])
-def test_a_clock_that_no_run_has_is_refused(unit: str, saved: Path, tmp_path: Path) -> None:
+def test_a_clock_that_no_run_has_is_refused(unit, saved, tmp_path):
     folder = tmp_path / "hostile"
     shutil.copytree(saved, folder)
     state = json.loads((folder / "state.json").read_text())

@@ -1,8 +1,6 @@
 """`engine-core checkpoint`, and training that is saved and resumed from the command line."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -20,17 +18,17 @@ from .test_resume import saved_runs
 __all__ = ["cli", "train"]
 
 
-def call(*words: Any) -> Any:
+def call(*words):
     return CliRunner().invoke(main, [str(word) for word in words])
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     saved_runs(tmp_path / "checkpoints", "1ep")
     return tmp_path / "checkpoints"
 
 
-def test_show_prints_what_a_checkpoint_holds(folder: Path) -> None:
+def test_show_prints_what_a_checkpoint_holds(folder):
     shown = call("checkpoint", "show", folder)
     assert shown.exit_code == 0
     for text in (
@@ -48,7 +46,7 @@ def test_show_prints_what_a_checkpoint_holds(folder: Path) -> None:
     assert manifest["order"] == {"after_dataloader": ["Noise-2", "Noise"]}
 
 
-def test_a_sharded_checkpoint_is_shown_and_verified_in_one_process(tmp_path: Path) -> None:
+def test_a_sharded_checkpoint_is_shown_and_verified_in_one_process(tmp_path):
     folder = tmp_path / "ep0-ba3"
     described = {"run_name": "r", "clock": {"batch": 3}, "seed": 7, "versions": {}, "algorithms": [], "world_size": 4}
     shards.write(folder, shards.CONTENT.described(**described, parallel="fsdp"))
@@ -69,7 +67,7 @@ def test_a_sharded_checkpoint_is_shown_and_verified_in_one_process(tmp_path: Pat
     assert "average/model-00003-of-00004.safetensors' is not what was written" in found.output
 
 
-def test_export_writes_the_weights_once(folder: Path, tmp_path: Path) -> None:
+def test_export_writes_the_weights_once(folder, tmp_path):
     to = tmp_path / "weights.safetensors"
     assert call("checkpoint", "export", folder, to).exit_code == 0
     weights = load_file(to)
@@ -81,7 +79,7 @@ def test_export_writes_the_weights_once(folder: Path, tmp_path: Path) -> None:
     assert call("checkpoint", "export", folder, tmp_path / "no" / "where").exit_code == 2
 
 
-def test_export_does_not_damage_the_checkpoint(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_export_does_not_damage_the_checkpoint(folder, tmp_path, monkeypatch):
     checkpoint = folder / "ep1-ba4"
     monkeypatch.chdir(checkpoint)
     (tmp_path / "link").symlink_to(checkpoint)
@@ -93,14 +91,14 @@ def test_export_does_not_damage_the_checkpoint(folder: Path, tmp_path: Path, mon
     assert call("checkpoint", "export", folder, folder / "w.safetensors").exit_code == 0
 
 
-def logged(folder: Path) -> Any:
+def logged(folder):
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     values = [line for line in lines if line["kind"] == "values"]
     return [{name: value for name, value in line.items() if name != "seconds"} for line in values]
 
 
-def test_a_run_is_saved_and_resumed_from_the_command_line(train: Any, tmp_path: Path) -> None:
-    def saving(*words: Any) -> Any:
+def test_a_run_is_saved_and_resumed_from_the_command_line(train, tmp_path):
+    def saving(*words):
         done = train("--checkpoint-every", "3ba", *map(str, words))
         assert done.exit_code == 0, done.output
 
@@ -125,7 +123,7 @@ def test_a_run_is_saved_and_resumed_from_the_command_line(train: Any, tmp_path: 
     assert (parts / "results.json").exists()
 
 
-def test_a_checkpoint_holds_the_config_that_its_run_was_made_from(train: Any) -> None:
+def test_a_checkpoint_holds_the_config_that_its_run_was_made_from(train):
     assert train("--checkpoint-every", "4ba", "--max-duration", "4ba").exit_code == 0
     config = json.loads(call("checkpoint", "show", "out/checkpoints", "--json").output)["config"]
     given = yaml.safe_load(CONFIG)
@@ -133,7 +131,7 @@ def test_a_checkpoint_holds_the_config_that_its_run_was_made_from(train: Any) ->
     assert config == {**given, "trainer": trainer, "checkpoints": {"every": "4ba"}}
 
 
-def test_autoresume_without_a_saver_is_refused(train: Any) -> None:
+def test_autoresume_without_a_saver_is_refused(train):
     refused = train("--autoresume", "--no-checkpoints")
     assert refused.exit_code == 2
     assert "needs a CheckpointSaver among the callbacks" in refused.output

@@ -48,7 +48,7 @@ def test_the_results_hold_metrics_time_and_counts_and_algorithms_that_never_ran(
         "checkpoints": {"latest": "checkpoints/ep2-ba12", "best": None},
     }
     assert sorted(key for key, value in results.items() if isinstance(value, float)) == [
-        *("eval/loss", "samples_per_second", "seconds", "train/loss", "train/loss_epoch", "train/lr/0"),
+        *("eval/loss", "samples_per_second", "seconds", "train/loss", "train/loss_epoch", "train/lr/0")
     ]
 
 

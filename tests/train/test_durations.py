@@ -1,16 +1,13 @@
 """How long `fit` trains, where the next one continues, what the clock counts, and lengths as fractions of it all."""
 
 import re
-from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch.optim.lr_scheduler import StepLR
 
-from engine_core import State, Time, Trainer
+from engine_core import Time
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.errors import ArgumentError, DurationWarning
 
@@ -23,14 +20,14 @@ EPOCH_AND_BATCH = ("epoch_start", "batch_end", "epoch_end", "fit_end")
 class Unsized:
     """A loader that does not say how long it is."""
 
-    def __init__(self, *sizes: int) -> None:
+    def __init__(self, *sizes):
         self.data = batches(*sizes)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self):
         return iter(self.data)
 
 
-def position(made: Trainer) -> tuple[int, int, int, int]:
+def position(made):
     """Return epoch, batch, sample, and batch in the epoch."""
     now = made.state.timestamp
     return now.epoch, now.batch, now.sample, now.batch_in_epoch
@@ -48,19 +45,19 @@ def position(made: Trainer) -> tuple[int, int, int, int]:
         ("17sp", (1, 3, 20, 0)),
     ],
 )
-def test_fit_ends_with_the_batch_that_reaches_max_duration(duration: str, end: tuple[int, int, int, int]) -> None:
+def test_fit_ends_with_the_batch_that_reaches_max_duration(duration, end):
     made = trainer(batches(8, 8, 4), max_duration=duration)
     made.fit()
     assert position(made) == end
 
 
-def test_fit_ends_with_the_first_batch_after_so_many_seconds(wait: Callable[[float], None]) -> None:
+def test_fit_ends_with_the_first_batch_after_so_many_seconds(wait):
     made = trainer(batches(2, 2) * 50, max_duration="4.5sec", callbacks=at("before_forward", lambda _: wait(1)))
     made.fit()
     assert (made.state.timestamp.batch, made.state.timestamp.elapsed_s) == (5, 5)
 
 
-def test_fits_in_pieces_are_one_fit_bit_for_bit() -> None:
+def test_fits_in_pieces_are_one_fit_bit_for_bit():
     whole, pieces = net(dropout=0.3), net(dropout=0.3)
     trainer(batches(8, 8, 4), whole, max_duration="3ep", seed=3).fit()
     made = trainer(batches(8, 8, 4), pieces, max_duration="3ep", seed=3)
@@ -70,9 +67,9 @@ def test_fits_in_pieces_are_one_fit_bit_for_bit() -> None:
     assert same(whole.state_dict(), pieces.state_dict())
 
 
-def test_fit_in_mid_epoch_continues_with_the_next_unseen_batch_and_no_second_epoch_start() -> None:
-    events: list[str] = []
-    sizes: list[int] = []
+def test_fit_in_mid_epoch_continues_with_the_next_unseen_batch_and_no_second_epoch_start():
+    events = []
+    sizes = []
     made = trainer(
         batches(8, 7, 6),
         max_duration="2ep",
@@ -91,8 +88,8 @@ def test_fit_in_mid_epoch_continues_with_the_next_unseen_batch_and_no_second_epo
     assert position(made) == (2, 6, 42, 0)
 
 
-def test_an_unsized_loader_ends_its_epoch_with_the_next_fit() -> None:
-    events: list[str] = []
+def test_an_unsized_loader_ends_its_epoch_with_the_next_fit():
+    events = []
     made = trainer(Unsized(8, 8), max_duration="4ba", callbacks=writing_down(events, EPOCH_AND_BATCH))
     made.fit("2ba")
     assert events == ["epoch_start", "batch_end", "batch_end", "fit_end"]
@@ -102,8 +99,8 @@ def test_an_unsized_loader_ends_its_epoch_with_the_next_fit() -> None:
     assert position(made) == (1, 3, 24, 1)
 
 
-def test_fit_at_the_horizon_warns_and_returns() -> None:
-    events: list[str] = []
+def test_fit_at_the_horizon_warns_and_returns():
+    events = []
     made = trainer(max_duration="1ep", callbacks=writing_down(events, ("fit_start",)))
     made.fit()
     with pytest.warns(DurationWarning) as caught:
@@ -116,7 +113,7 @@ def test_fit_at_the_horizon_warns_and_returns() -> None:
     assert position(made) == (1, 2, 16, 0)
 
 
-def test_fit_beyond_the_horizon_warns_and_moves_it() -> None:
+def test_fit_beyond_the_horizon_warns_and_moves_it():
     made = trainer(max_duration="2ep")
     made.fit("1ep")
     with pytest.warns(DurationWarning) as caught:
@@ -129,7 +126,7 @@ def test_fit_beyond_the_horizon_warns_and_moves_it() -> None:
     assert made.state.get_elapsed_duration() == Time("1dur")
 
 
-def test_fit_beyond_the_horizon_in_another_unit_moves_it_too() -> None:
+def test_fit_beyond_the_horizon_in_another_unit_moves_it_too():
     made = trainer(max_duration="1ep")
     made.fit()
     with pytest.warns(DurationWarning, match="of 1ep, so what algorithms schedule now ends at 5ba"):
@@ -137,7 +134,7 @@ def test_fit_beyond_the_horizon_in_another_unit_moves_it_too() -> None:
     assert (made.state.max_duration, position(made)) == (Time("5ba"), (2, 5, 40, 1))
 
 
-def test_without_max_duration_each_fit_sets_the_horizon_and_none_warns() -> None:
+def test_without_max_duration_each_fit_sets_the_horizon_and_none_warns():
     made = trainer(max_duration=None)
     horizons = []
     for duration in ("1ep", "1ep", "3ba", "8sp"):
@@ -146,8 +143,8 @@ def test_without_max_duration_each_fit_sets_the_horizon_and_none_warns() -> None
     assert horizons == [(end, Time("1dur")) for end in ("1ep", "2ep", "7ba", "64sp")]
 
 
-def test_stop_training_ends_fit_after_the_batch_and_the_next_fit_continues() -> None:
-    events: list[str] = []
+def test_stop_training_ends_fit_after_the_batch_and_the_next_fit_continues():
+    events = []
     stop = at("batch_start", lambda state: state.stop_training() if state.timestamp.batch == 1 else None)
     made = trainer(batches(8, 8, 4), callbacks=[stop, writing_down(events, EPOCH_AND_BATCH)])
     made.fit()
@@ -158,16 +155,16 @@ def test_stop_training_ends_fit_after_the_batch_and_the_next_fit_continues() -> 
 
 
 @pytest.mark.parametrize("event", ["batch_end", "epoch_end"])
-def test_a_stop_with_the_last_batch_ends_the_epoch_and_starts_no_other(event: str) -> None:
+def test_a_stop_with_the_last_batch_ends_the_epoch_and_starts_no_other(event):
     stop = at(event, lambda state: state.timestamp.batch == 2 and state.stop_training())
     made = trainer(batches(8, 8), max_duration="3ep", callbacks=stop)
     made.fit()
     assert position(made) == (1, 2, 16, 0)
 
 
-def test_a_loader_whose_length_is_not_implemented_counts_as_one_without_length() -> None:
+def test_a_loader_whose_length_is_not_implemented_counts_as_one_without_length():
     class Endless(Unsized):
-        def __len__(self) -> int:
+        def __len__(self):
             raise NotImplementedError
 
     made = trainer(Endless(8, 8))
@@ -175,11 +172,11 @@ def test_a_loader_whose_length_is_not_implemented_counts_as_one_without_length()
     assert (position(made), made.state.dataloader_len) == ((1, 2, 16, 0), None)
 
 
-def test_a_distributed_sampler_is_given_the_epoch() -> None:
+def test_a_distributed_sampler_is_given_the_epoch():
     class Sampler(torch.utils.data.SequentialSampler):
-        epochs: list[int] = []  # noqa: RUF012
+        epochs = []  # noqa: RUF012
 
-        def set_epoch(self, epoch: int) -> None:
+        def set_epoch(self, epoch):
             self.epochs.append(epoch)
 
     data = torch.utils.data.TensorDataset(*batches(8)[0])
@@ -190,22 +187,22 @@ def test_a_distributed_sampler_is_given_the_epoch() -> None:
     assert Sampler.epochs == [0, 1]
 
 
-def elapsed(state: State) -> float | None:
+def elapsed(state):
     done = state.get_elapsed_duration()
     return None if done is None else round(done.value, 4)
 
 
-def test_the_batch_advances_before_batch_end_and_the_epoch_before_epoch_end() -> None:
-    seen: list[tuple[str, int, int, int]] = []
+def test_the_batch_advances_before_batch_end_and_the_epoch_before_epoch_end():
+    seen = []
 
-    def note(event: str) -> Any:
+    def note(event):
         return at(event, lambda state: seen.append((event, *_position(state))))
 
     trainer(batches(8), callbacks=[note("after_train_batch"), note("batch_end"), note("epoch_end")]).fit()
     assert seen == [("after_train_batch", 0, 0, 0), ("batch_end", 0, 1, 1), ("epoch_end", 1, 1, 0)]
 
 
-def _position(state: State) -> tuple[int, int, int]:
+def _position(state):
     return state.timestamp.epoch, state.timestamp.batch, state.timestamp.batch_in_epoch
 
 
@@ -217,21 +214,21 @@ def _position(state: State) -> tuple[int, int, int]:
         ("40sp", [0.0, 0.2, 0.2, 0.5, 0.5, 0.7, 0.7, 1.0]),
     ],
 )
-def test_the_fraction_of_the_whole_counts_the_batches_of_the_epoch(duration: str, fractions: list[float]) -> None:
-    seen: list[float | None] = []
+def test_the_fraction_of_the_whole_counts_the_batches_of_the_epoch(duration, fractions):
+    seen = []
     notes = [at(event, lambda state: seen.append(elapsed(state))) for event in ("batch_start", "batch_end")]
     trainer(batches(8, 12), max_duration=duration, callbacks=notes).fit()
     assert seen == fractions
 
 
-def test_the_fraction_counts_whole_epochs_where_the_loader_has_no_length() -> None:
-    seen: list[float | None] = []
+def test_the_fraction_counts_whole_epochs_where_the_loader_has_no_length():
+    seen = []
     note = at("batch_end", lambda state: seen.append(elapsed(state)))
     trainer(Unsized(8, 8), max_duration="2ep", callbacks=note).fit()
     assert seen == [0.0, 0.0, 0.5, 0.5]
 
 
-def test_seconds_leave_evaluation_out(wait: Callable[[float], None]) -> None:
+def test_seconds_leave_evaluation_out(wait):
     """In the loop's own evaluation, and in one that a callback asks for."""
     slow = [at("before_forward", lambda _: wait(1)), at("eval_batch_start", lambda _: wait(100))]
     made = trainer(batches(8, 8, 8), eval_interval="1ba", eval_dataloader=batches(3), callbacks=slow)
@@ -240,9 +237,9 @@ def test_seconds_leave_evaluation_out(wait: Callable[[float], None]) -> None:
     assert made.state.timestamp.elapsed_s == 3
 
 
-def test_seconds_count_training_and_loading_but_not_the_time_between_fits(wait: Callable[[float], None]) -> None:
-    class Slow(list[Any]):
-        def __iter__(self) -> Any:
+def test_seconds_count_training_and_loading_but_not_the_time_between_fits(wait):
+    class Slow(list):
+        def __iter__(self):
             for batch in super().__iter__():
                 wait(10)
                 yield batch
@@ -255,8 +252,8 @@ def test_seconds_count_training_and_loading_but_not_the_time_between_fits(wait: 
     assert made.state.timestamp.elapsed_s_in_epoch == 0
 
 
-def test_the_evaluations_clock_counts_its_own_batches() -> None:
-    seen: list[tuple[int, int]] = []
+def test_the_evaluations_clock_counts_its_own_batches():
+    seen = []
     note = at("eval_batch_end", lambda state: seen.append((state.eval_timestamp.batch, state.eval_timestamp.sample)))
     made = trainer(eval_dataloader={"a": batches(3, 2), "b": batches(5)}, callbacks=note)
     made.eval()
@@ -264,7 +261,7 @@ def test_the_evaluations_clock_counts_its_own_batches() -> None:
     assert made.state.timestamp.batch == 0
 
 
-def of_steps(optimizer: Any, steps: int) -> StepLR:
+def of_steps(optimizer, steps):
     return StepLR(optimizer, steps + 1)
 
 
@@ -297,13 +294,13 @@ UNSIZED, STEP = {"data": Unsized(8, 8, 8, 8)}, "schedulers: StepLR: step_size="
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_cannot_be_counted_is_refused_at_construction(settings: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_counted_is_refused_at_construction(settings, message):
     given = {"data": four_batches(), **settings}
     with pytest.raises(ArgumentError, match=re.escape(message)):
         trainer(**given)
 
 
-def test_no_length_is_needed_where_units_are_the_same() -> None:
+def test_no_length_is_needed_where_units_are_the_same():
     made = trainer(Unsized(8), max_duration="3ep", eval_interval="1dur", schedulers=HALVE)
     assert made.state.schedulers[0].step_size == 1
 
@@ -312,10 +309,8 @@ def test_no_length_is_needed_where_units_are_the_same() -> None:
     ("duration", "interval", "at_batches"),
     [("4ep", "0.5dur", [8, 16]), ("2ep", "0.25dur", [2, 4, 6, 8]), ("10ba", "0.29dur", [2, 4, 6, 8, 10])],
 )
-def test_intervals_are_fractions_of_the_training(
-    duration: str, interval: str, at_batches: list[int], tmp_path: Path
-) -> None:
-    seen: list[int] = []
+def test_intervals_are_fractions_of_the_training(duration, interval, at_batches, tmp_path):
+    seen = []
     made = trainer(
         four_batches(),
         max_duration=duration,
@@ -332,7 +327,7 @@ def test_intervals_are_fractions_of_the_training(
     assert sorted({int(path.name.rpartition("ba")[2]) for path in tmp_path.glob("ep*")}) == at_batches
 
 
-def test_fit_takes_a_fraction_of_the_training() -> None:
+def test_fit_takes_a_fraction_of_the_training():
     made = trainer(four_batches(), max_duration="3ep")
     made.fit("0.5dur")
     assert made.state.timestamp.batch == 6

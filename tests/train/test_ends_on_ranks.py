@@ -1,17 +1,11 @@
 """What ends a run on several ranks counts once all of them know of it; one rank that asks late ends nobody else's."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
 
-from engine_core import Callback, State, Trainer
+from engine_core import Trainer
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
-from engine_core.ranks import Ranks
 from engine_core_author import ThreadRanks
 
 from .parts import at
@@ -19,7 +13,7 @@ from .parts import at
 DATA = [(torch.arange(8.0).reshape(4, 2), torch.ones(4, 1))] * 3
 
 
-def trainer(model: nn.Module, ranks: Ranks | None, *callbacks: Callback, max_duration: str = "2ep") -> Trainer:
+def trainer(model, ranks, *callbacks, max_duration="2ep"):
     return Trainer(
         model,
         DATA,
@@ -34,11 +28,11 @@ def trainer(model: nn.Module, ranks: Ranks | None, *callbacks: Callback, max_dur
     )
 
 
-def paused(folder: Path, place: tuple[str, int], end: str, rank: int = 0, ranks: Ranks | None = None) -> Any:
+def paused(folder, place, end, rank=0, ranks=None):
     """Let one rank ask for a pause there, ahead of the saver; return if the run paused, and what it saved."""
     event, batch = place
 
-    def pause(state: State) -> None:
+    def pause(state):
         if state.timestamp.batch == batch and state.rank == rank:
             state.pause_training()
 
@@ -52,17 +46,13 @@ def paused(folder: Path, place: tuple[str, int], end: str, rank: int = 0, ranks:
     ("place", "saved"),
     [(("batch_checkpoint", 1), "ep0-ba2"), (("batch_checkpoint", 3), "ep1-ba3"), (("epoch_checkpoint", 3), "ep1-ba4")],
 )
-def test_a_pause_asked_for_as_checkpoints_are_saved_counts_from_the_next_agreement(
-    place: tuple[str, int], saved: str, rank: int, tmp_path: Path
-) -> None:
+def test_a_pause_asked_for_as_checkpoints_are_saved_counts_from_the_next_agreement(place, saved, rank, tmp_path):
     assert ThreadRanks.run(lambda ranks: paused(tmp_path, place, "2ep", rank, ranks)) == [(True, [saved])] * 2
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("event", ["eval_end", "fit_end"])
-def test_a_pause_that_one_rank_asks_for_at_the_end_pauses_all_as_on_one_process(
-    event: str, rank: int, tmp_path: Path
-) -> None:
+def test_a_pause_that_one_rank_asks_for_at_the_end_pauses_all_as_on_one_process(event, rank, tmp_path):
     place = event, 3
     ended = ThreadRanks.run(lambda ranks: paused(tmp_path / "two", place, "3ba", rank, ranks))
     assert ended == [paused(tmp_path / "one", place, "3ba")] * 2
@@ -70,9 +60,9 @@ def test_a_pause_that_one_rank_asks_for_at_the_end_pauses_all_as_on_one_process(
 
 
 @pytest.mark.parametrize("event", ["batch_checkpoint", "epoch_checkpoint"])
-def test_an_interrupted_run_leaves_the_mean_of_running_statistics_though_nothing_saves_it(event: str) -> None:
-    def program(ranks: Ranks) -> Any:
-        def interrupt(state: State) -> None:
+def test_an_interrupted_run_leaves_the_mean_of_running_statistics_though_nothing_saves_it(event):
+    def program(ranks):
+        def interrupt(state):
             state.loop.interrupted_by = 15
 
         model = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 1))

@@ -1,9 +1,6 @@
 """An exception anywhere in a run: it comes out, callbacks are closed once, and the latest checkpoint can be used."""
 
 import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -50,7 +47,7 @@ EARLY = {"init": 0, "after_load": SAVED, "fit_start": SAVED}
 NEW_ONES = pytest.mark.filterwarnings("ignore:.* was not in the saved run:engine_core.errors.CheckpointWarning")
 
 
-def made_with(folder: Path, callbacks: Any = (), interval: str = "1h", **settings: Any) -> Any:
+def made_with(folder, callbacks=(), interval="1h", **settings):
     """Return a trainer that resumes in a folder, for twelve batches in three epochs."""
     given = {
         "data": DATA["examples"](nothing),
@@ -68,7 +65,7 @@ def made_with(folder: Path, callbacks: Any = (), interval: str = "1h", **setting
     return trainer(**given)
 
 
-def come_to(made: Any) -> Any:
+def come_to(made):
     state = made.state
     return [
         dict(state.model.state_dict()),
@@ -81,11 +78,11 @@ def come_to(made: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+def whole(tmp_path_factory):
     """Return `whole(kind)`, what an uninterrupted run comes to with the data of this kind."""
-    ends: dict[str, Any] = {}
+    ends = {}
 
-    def whole(kind: str) -> Any:
+    def whole(kind):
         if kind not in ends:
             with made_with(tmp_path_factory.mktemp("whole"), data=DATA[kind](nothing)) as made:
                 made.fit()
@@ -96,11 +93,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
 
 
 @pytest.fixture(scope="module")
-def begin(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., None]:
+def begin(tmp_path_factory):
     """Return `begin(folder, kind)`, which fills a folder with a run on this data, to be resumed."""
-    begun: dict[str, Path] = {}
+    begun = {}
 
-    def begin(folder: Path, kind: str = "examples") -> None:
+    def begin(folder, kind="examples"):
         if kind not in begun:
             begun[kind] = tmp_path_factory.mktemp("begun")
             with made_with(begun[kind], data=DATA[kind](nothing)) as made:
@@ -110,7 +107,7 @@ def begin(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., None]:
     return begin
 
 
-def failed(folder: Path, fault: Any, callbacks: Any = (), **settings: Any) -> pytest.ExceptionInfo[BaseException]:
+def failed(folder, fault, callbacks=(), **settings):
     """Resume until the fault; return what is raised, if all were closed once and what is saved can be read."""
     bystanders = [Bystander(fault), Bystander()]
     with pytest.raises(BaseException) as raised:  # noqa: PT011  which one it is the tests say
@@ -122,7 +119,7 @@ def failed(folder: Path, fault: Any, callbacks: Any = (), **settings: Any) -> py
     return raised
 
 
-def assert_resumes(folder: Path, end: Any, least: int = FAILS_AT - 1, **settings: Any) -> None:
+def assert_resumes(folder, end, least=FAILS_AT - 1, **settings):
     """Resume without the fault, from no earlier than expected."""
     with made_with(folder, **settings) as made:
         assert made.state.timestamp.batch >= least
@@ -130,13 +127,13 @@ def assert_resumes(folder: Path, end: Any, least: int = FAILS_AT - 1, **settings
     assert same(come_to(made), end)
 
 
-def least_of(event: str) -> int:
+def least_of(event):
     return SAVED if event in EARLY else FAILS_AT - 1
 
 
 @pytest.mark.filterwarnings("ignore:fit.. has nothing to do")  # after FIT_END all is saved
 @pytest.mark.parametrize("event", EVENTS)
-def test_in_a_callback(event: str, begin: Any, whole: Any, tmp_path: Path) -> None:
+def test_in_a_callback(event, begin, whole, tmp_path):
     begin(tmp_path)
     fault = Fault(EARLY.get(event, FAILS_AT))
     raised = failed(tmp_path, fault, [Failing(event, fault)])
@@ -148,7 +145,7 @@ def test_in_a_callback(event: str, begin: Any, whole: Any, tmp_path: Path) -> No
 @NEW_ONES
 @pytest.mark.parametrize("half", [0, 1], ids=["first half", "second half"])
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
-def test_in_one_half_of_a_pair(pair: tuple[str, str], half: int, begin: Any, whole: Any, tmp_path: Path) -> None:
+def test_in_one_half_of_a_pair(pair, half, begin, whole, tmp_path):
     begin(tmp_path)
     fault = Fault(EARLY.get(pair[half], FAILS_AT))
     algorithms = [Paired(*pair), Acting(pair[half], fault, *pair), Paired(*pair)]
@@ -161,7 +158,7 @@ def test_in_one_half_of_a_pair(pair: tuple[str, str], half: int, begin: Any, who
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_elsewhere(place: str, begin: Any, whole: Any, tmp_path: Path) -> None:
+def test_elsewhere(place, begin, whole, tmp_path):
     kind = "list" if place == "train loader" else "examples"
     begin(tmp_path, kind)
     fault = Fault()

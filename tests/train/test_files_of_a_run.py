@@ -6,7 +6,6 @@ import json
 import os
 import sys
 from contextlib import nullcontext
-from pathlib import Path
 
 import pytest
 import torch
@@ -24,7 +23,7 @@ __all__ = ["cli", "train"]
 linux = pytest.mark.skipif(sys.platform != "linux", reason="limits the size of files as Linux does")
 
 
-def files_in(folder: Path) -> dict[str, bytes]:
+def files_in(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 

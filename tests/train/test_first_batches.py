@@ -1,9 +1,6 @@
 """All ranks have to read the same data, by index: lengths, splits, row 0 and the first indices tell."""
 
-from __future__ import annotations
-
 import time
-from typing import Any
 
 import pytest
 import torch
@@ -22,23 +19,23 @@ CPU, STRICT = torch.device("cpu"), Batches()
 ROWS = torch_data.TensorDataset(torch.arange(6))
 
 
-class Order(torch_data.Sampler[int]):
+class Order(torch_data.Sampler):
     """An order of a sampler's own, drawn from a generator that the engine can't find."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed):
         self.drawn = [torch.Generator().manual_seed(seed)]
 
-    def __iter__(self) -> Any:
+    def __iter__(self):
         return iter(torch.randperm(6, generator=self.drawn[0]).tolist())
 
-    def __len__(self) -> int:
+    def __len__(self):
         return 6
 
 
-def rows_of(make: Any, label: str, *, is_local: bool = False, batches: Batches = STRICT) -> list[Any]:
+def rows_of(make, label, *, is_local=False, batches=STRICT):
     """Return the rows that each of two ranks gets of its loader in training, or in an evaluation."""
 
-    def program(ranks: Any) -> Any:
+    def program(ranks):
         loader = make(ranks.rank)
         alike = {"rank": ranks.rank, "world_size": ranks.size, "ranks": ranks, "batches": batches}
         state = State(train_dataloader=loader, seed=1, **alike)
@@ -54,7 +51,7 @@ def rows_of(make: Any, label: str, *, is_local: bool = False, batches: Batches =
     return ThreadRanks.run(program)
 
 
-def ordered(seed: int) -> Any:
+def ordered(seed):
     return torch_data.DataLoader(ROWS, batch_size=4, sampler=Order(seed))
 
 
@@ -72,24 +69,24 @@ def test_what_is_not_a_tensor_or_plain_is_not_compared_and_words_are():
         rows_of(lambda rank: [(numbers, [f"{row + rank}" for row in range(4)])], "eval")
 
 
-def sampled(rank: int) -> Any:
+def sampled(rank):
     return torch_data.DataLoader(
         ROWS, batch_size=2, sampler=torch_data.DistributedSampler(ROWS, 2, rank, shuffle=False)
     )
 
 
-class Positioned(torch_data.DataLoader[Any]):
+class Positioned(torch_data.DataLoader):
     """Has a position of its own, as torchdata's StatefulDataLoader has."""
 
-    state_dict = load_state_dict = None  # type: ignore[assignment]
+    state_dict = load_state_dict = None
 
-    def __init__(self, *given: Any, **more: Any) -> None:
+    def __init__(self, *given, **more):
         super().__init__(*given, **more)
         vars(self).update(state_dict=dict, load_state_dict=print)
 
 
-class Stream(torch_data.IterableDataset[Any]):
-    def __iter__(self) -> Any:
+class Stream(torch_data.IterableDataset):
+    def __iter__(self):
         return iter(range(4))
 
 
@@ -107,10 +104,10 @@ def test_what_is_not_read_by_index_is_refused_with_two_ways_out(make, kind):
     assert_refused(make, rf", {kind}, can't be dealt to 2 ranks: give torch's DataLoader.*DDP\(data='local'\)\)")
 
 
-def assert_refused(make: Any, said: str) -> None:
+def assert_refused(make, said):
     """Look at an evaluation, and at the start of a fit, whose model would fail at the first batch."""
 
-    def fit(ranks: Any) -> None:
+    def fit(ranks):
         with trainer(make(ranks.rank), torch.nn.Linear(1, 1), parallel=ranks) as made:
             made.fit()
 
@@ -119,12 +116,12 @@ def assert_refused(make: Any, said: str) -> None:
             read()
 
 
-def split(rank: int) -> Any:
+def split(rank):
     """Return a split that draws from another seed on each rank."""
     return torch_data.random_split(ROWS, [4, 2], generator=torch.Generator().manual_seed(rank))[0]
 
 
-def loaded(dataset: Any, **how: Any) -> Any:
+def loaded(dataset, **how):
     return torch_data.DataLoader(dataset, batch_size=2, **how)
 
 
@@ -145,7 +142,7 @@ DIFFERENT = {
 }
 
 
-def drawn(rank: int) -> Any:
+def drawn(rank):
     """Return rows that draw from another seed on each rank, with labels that are the same."""
     generator = torch.Generator().manual_seed(rank)
     return torch_data.TensorDataset(torch.rand(6, generator=generator), torch.zeros(6))
@@ -166,20 +163,20 @@ def test_a_long_split_takes_no_time_to_compare():
     assert min(took_s) < 0.02
 
 
-class Random(torch_data.Dataset[torch.Tensor]):
+class Random(torch_data.Dataset):
     """Rows that are drawn when they are read, as augmented ones are."""
 
-    def __getitem__(self, row: int) -> torch.Tensor:
+    def __getitem__(self, row):
         return torch.rand(())
 
-    def __len__(self) -> int:
+    def __len__(self):
         return 6
 
 
 class Own(torch_data.TensorDataset):
     """Rows made of tensors of which each rank has others."""
 
-    def __getitem__(self, row: int) -> tuple[torch.Tensor, ...]:
+    def __getitem__(self, row):
         return ROWS[row]
 
 
@@ -189,7 +186,7 @@ def test_rows_that_may_differ_honestly_are_not_compared(make):
     assert (len(first), len(second)) == (3, 3)
 
 
-def shuffled(rank: int) -> Any:
+def shuffled(rank):
     return loaded(ROWS, shuffle=True, generator=torch.Generator().manual_seed(rank))
 
 

@@ -5,9 +5,6 @@ import random
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,17 +20,17 @@ ROWS = 22
 SIGNAL = "may die"  # the file that a dying worker waits for: a test chooses where the training is by then
 
 
-class Faulty(Dataset[Any]):
+class Faulty(Dataset):
     """Rows, of which one raises while a file is there, or ends the process when a second file is there too."""
 
-    def __init__(self, marker: Path, *, dies: bool = False) -> None:
+    def __init__(self, marker, *, dies=False):
         self.inputs, self.targets = rows(ROWS)
         self.marker, self.dies = marker, dies
 
-    def __len__(self) -> int:
+    def __len__(self):
         return ROWS
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index):
         if index == 7 and self.marker.exists():
             if self.dies:
                 wait_for(self.marker.with_name(SIGNAL))
@@ -42,7 +39,7 @@ class Faulty(Dataset[Any]):
         return self.inputs[index], self.targets[index]
 
 
-def wait_for(path: Path) -> None:
+def wait_for(path):
     """Wait for a file, and a moment longer."""
     until = time.monotonic() + 60
     while not path.exists() and time.monotonic() < until:
@@ -50,7 +47,7 @@ def wait_for(path: Path) -> None:
     time.sleep(0.3)
 
 
-def run(folder: Path, workers: int = 0, **settings: Any) -> Any:
+def run(folder, workers=0, **settings):
     data = Faulty(folder / "faulty", dies=settings.pop("dies", False))
     return trainer(
         DataLoader(data, batch_size=4, shuffle=True, num_workers=workers),
@@ -62,19 +59,19 @@ def run(folder: Path, workers: int = 0, **settings: Any) -> Any:
     )
 
 
-def learned(made: Any) -> Any:
+def learned(made):
     return dict(made.state.model.state_dict()), torch.get_rng_state()
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def whole(tmp_path_factory):
     memory = Memory()
     with run(tmp_path_factory.mktemp("whole"), loggers=memory) as made:
         made.fit()
     return learned(made), memory.metrics
 
 
-def test_no_batch_of_workers_is_lost_and_the_run_continues_when_the_row_can_be_read(whole: Any, tmp_path: Path) -> None:
+def test_no_batch_of_workers_is_lost_and_the_run_continues_when_the_row_can_be_read(whole, tmp_path):
     (tmp_path / "faulty").touch()
     first, second = Memory(), Memory()
     with run(tmp_path, 2, loggers=first) as made, pytest.raises(OSError, match="row 7 can't be read") as error:
@@ -98,10 +95,8 @@ def test_no_batch_of_workers_is_lost_and_the_run_continues_when_the_row_can_be_r
     ],
     ids=["while its batch is awaited", "in the middle of another batch"],
 )
-def test_a_worker_that_dies_loses_no_batch(
-    event: str, batch: int, noted: str, saved: list[str], whole: Any, tmp_path: Path
-) -> None:
-    def let_it_die(state: Any) -> None:
+def test_a_worker_that_dies_loses_no_batch(event, batch, noted, saved, whole, tmp_path):
+    def let_it_die(state):
         if state.timestamp.batch == batch:
             (tmp_path / SIGNAL).touch()
             if event == "batch_start":
@@ -119,11 +114,11 @@ def test_a_worker_that_dies_loses_no_batch(
     assert same(learned(made)[0], whole[0][0])
 
 
-def test_a_save_that_fails_then_is_a_note_on_the_loader_s_error() -> None:
-    def fail(state: Any) -> None:
+def test_a_save_that_fails_then_is_a_note_on_the_loader_s_error():
+    def fail(state):
         raise LookupError("a saver's")
 
-    def two() -> Iterator[Any]:
+    def two():
         yield from batches(8)
         raise ValueError("the loader's")
 
@@ -137,26 +132,26 @@ def test_a_save_that_fails_then_is_a_note_on_the_loader_s_error() -> None:
     assert "the run could not be saved: a saver's" in notes(error)
 
 
-class Positioned(list[Any]):
+class Positioned(list):
     """A loader with its own state, which skips what it could not give."""
 
     at = 0
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self):
         while self.at < len(self):
             self.at += 1
             if self[self.at - 1] is None:
                 raise OSError("not this one")
             yield self[self.at - 1]
 
-    def state_dict(self) -> dict[str, int]:
+    def state_dict(self):
         return {"at": self.at}
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
+    def load_state_dict(self, state):
         self.at = state["at"]
 
 
-def test_a_loader_with_its_own_state_knows_where_to_continue(tmp_path: Path) -> None:
+def test_a_loader_with_its_own_state_knows_where_to_continue(tmp_path):
     first, _, last = batches(8, 7, 6)
     made = trainer(Positioned([first, None, last]), callbacks=CheckpointSaver(tmp_path))
     with made, pytest.raises(OSError, match="not this one") as error:
@@ -166,18 +161,18 @@ def test_a_loader_with_its_own_state_knows_where_to_continue(tmp_path: Path) -> 
     ]
 
 
-def test_a_loader_that_cannot_start_loses_no_epoch(whole: Any, tmp_path: Path) -> None:
-    class Late(DataLoader[Any]):
+def test_a_loader_that_cannot_start_loses_no_epoch(whole, tmp_path):
+    class Late(DataLoader):
         begins = True
 
-        def __iter__(self) -> Any:
+        def __iter__(self):
             iterator = super().__iter__()
             torch.rand(3)  # as one that draws before it fails
             if not self.begins:
                 raise OSError("no disk today")
             return iterator
 
-    def made(*, begins: bool) -> Any:
+    def made(*, begins):
         loader = Late(Faulty(tmp_path / "faulty"), batch_size=4, shuffle=True)
         breaks = at("epoch_end", lambda state: setattr(loader, "begins", begins))
         callbacks = [CheckpointSaver(tmp_path / f"saved {begins}", "100ba"), breaks]
@@ -198,49 +193,49 @@ def test_a_loader_that_cannot_start_loses_no_epoch(whole: Any, tmp_path: Path) -
     assert same(learned(resumed)[0], learned(uninterrupted)[0])
 
 
-class Drawing(Dataset[Any]):
+class Drawing(Dataset):
     """Rows with noise from some generator, of which one fails once it has drawn, while a file is there."""
 
-    def __init__(self, marker: Path, draw: Callable[[Any], float], row: int = 7) -> None:
+    def __init__(self, marker, draw, row=7):
         self.inputs, self.targets = rows(22)
         self.marker, self.draw, self.row = marker, draw, row
         self.own = np.random.default_rng(3)
 
-    def __len__(self) -> int:
+    def __len__(self):
         return 22
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index):
         noise = self.draw(self)
         if index == self.row and self.marker.exists():
             raise OSError(f"row {index} can't be read")
         return self.inputs[index] + noise, self.targets[index]
 
 
-class InTurn(Sampler[int]):
+class InTurn(Sampler):
     """A sampler of one's own, so that the batches of a resumed run are read again."""
 
-    def __iter__(self) -> Iterator[int]:
+    def __iter__(self):
         yield from torch.randperm(22).tolist()
 
-    def __len__(self) -> int:
+    def __len__(self):
         return 22
 
 
-class Stream(IterableDataset[Any]):
-    def __init__(self, data: Drawing) -> None:
+class Stream(IterableDataset):
+    def __init__(self, data):
         self.data = data
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self):
         return (self.data[index] for index in range(22))
 
 
-DRAWS: dict[str, Callable[[Any], float]] = {
+DRAWS = {
     "torch": lambda data: torch.rand(1).item(),
     "python": lambda data: random.random(),
     "numpy": lambda data: float(np.random.rand()),
     "its own": lambda data: float(data.own.random()),
 }
-LOADERS: dict[str, Callable[[Any], Any]] = {
+LOADERS = {
     "shuffled": lambda data: DataLoader(data, batch_size=4, shuffle=True),
     "with a generator": lambda data: DataLoader(
         data, batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(1)
@@ -250,7 +245,7 @@ LOADERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def drawn(folder: Path, data: Any, loader: str, loggers: Any = (), callbacks: Any = (), **settings: Any) -> Any:
+def drawn(folder, data, loader, loggers=(), callbacks=(), **settings):
     return trainer(
         LOADERS[loader](data),
         net(dropout=0.2),
@@ -262,7 +257,7 @@ def drawn(folder: Path, data: Any, loader: str, loggers: Any = (), callbacks: An
     )
 
 
-def left(made: Any) -> Any:
+def left(made):
     return dict(made.state.model.state_dict()), torch.get_rng_state(), list(random.getstate()[1])
 
 
@@ -271,9 +266,7 @@ def left(made: Any) -> Any:
     ("row", "draw", "loader"),
     [*((7, draw, "shuffled") for draw in DRAWS), *((1, "numpy", loader) for loader in LOADERS)],
 )
-def test_the_batch_that_failed_is_drawn_again_as_it_would_have_been(
-    row: int, draw: str, loader: str, tmp_path: Path
-) -> None:
+def test_the_batch_that_failed_is_drawn_again_as_it_would_have_been(row, draw, loader, tmp_path):
     marker, whole, first, second = tmp_path / "faulty", Memory(), Memory(), Memory()
     # What callbacks draw before a batch is drawn again too. A sampler that draws its order late would draw after it.
     draws = [at("before_dataloader", lambda state: torch.rand(3))] if loader != "with a sampler" else []
@@ -294,7 +287,7 @@ def test_the_batch_that_failed_is_drawn_again_as_it_would_have_been(
 
 @pytest.mark.filterwarnings("ignore:.*can't be resumed exactly")
 @pytest.mark.parametrize("loader", ["with a sampler", "a stream"])
-def test_an_error_while_batches_are_read_again_is_the_datasets(loader: str, tmp_path: Path) -> None:
+def test_an_error_while_batches_are_read_again_is_the_datasets(loader, tmp_path):
     marker = tmp_path / "faulty"
     data = Drawing(marker, DRAWS["torch"])
     with drawn(tmp_path, data, loader) as made:
@@ -306,7 +299,7 @@ def test_an_error_while_batches_are_read_again_is_the_datasets(loader: str, tmp_
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata 0.11 calls it, with torch 2.13
-def test_so_is_one_of_a_stateful_loader(tmp_path: Path) -> None:
+def test_so_is_one_of_a_stateful_loader(tmp_path):
     stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
 
     data = Drawing(tmp_path / "faulty", DRAWS["torch"])
@@ -314,12 +307,12 @@ def test_so_is_one_of_a_stateful_loader(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*can't be resumed exactly")
-def test_so_is_one_of_a_worker(tmp_path: Path) -> None:
+def test_so_is_one_of_a_worker(tmp_path):
     loader = DataLoader(Drawing(tmp_path / "faulty", DRAWS["torch"]), batch_size=4, sampler=InTurn(), num_workers=1)
     assert_its_own(loader, "Caught OSError in DataLoader worker process 0", tmp_path)
 
 
-def assert_its_own(loader: Any, message: str, folder: Path) -> None:
+def assert_its_own(loader, message, folder):
     saver = ("checkpoint_saver", {"folder": folder / "saved", "interval": "100ba"})
     with trainer(loader, net(), seed=3, callbacks=[saver]) as made:
         made.fit("5ba")
