@@ -62,18 +62,15 @@ class Run:
 
     @contextmanager
     def fit(self):
-        """Train inside of this."""
         with self.loop.fit(self.model, self.optimizer, self.loader):
             yield
 
     def epoch(self, loader=None):
-        """Train on the batches of the loader."""
         for batch in self.loop.batches(self.loader if loader is None else loader):
             self.loop.gradients(batch)
             self.optimizer.step()
 
     def evaluate(self):
-        """Keep the mean loss of the held rows."""
         with self.loop.evaluation("eval", self.held) as results:
             total = rows = 0.0
             for batch in self.held:
@@ -91,7 +88,6 @@ class Run:
         return self.ended()
 
     def ended(self):
-        """Return what the run left."""
         return ended(self.net, self.state, self.losses)
 
 

@@ -177,7 +177,6 @@ class Pair:
         self.pids = [os.fork() or self._train(rank, bad, port) for rank in range(2)]
 
     def _train(self, rank, bad, port):
-        """Train in a process of its own, to its end."""
         os.chdir(self.folder)
         for number in (1, 2):
             os.dup2(os.open(f"output-{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)

@@ -32,7 +32,6 @@ class OwnLoop:
         self.state.optimizers = [self.optimizer]
 
     def gradients(self, batch):
-        """Compute those of a batch."""
         loop = self.loop
         inputs, targets = loop.begin_forward(batch)
         outputs = loop.end_forward(self.model(inputs))
@@ -43,7 +42,6 @@ class OwnLoop:
         return loss.detach()
 
     def again(self):
-        """Compute those of the current batch again."""
         self.optimizer.zero_grad()
         return self.gradients(self.state.batch)
 
@@ -60,7 +58,6 @@ class OwnLoop:
             yield self.loop.take(batch)
 
     def fit(self, epochs):
-        """Train until so many epochs are done."""
         loop, state = self.loop, self.state
         state.dataloader, state.dataloader_label, state.dataloader_len = DATA, "train", len(DATA)
         try:
@@ -87,7 +84,6 @@ class OwnLoop:
             raise
 
     def evaluate(self):
-        """Evaluate on the training set."""
         loop, losses = self.loop, []
         loop.eval_start("eval", DATA)
         with torch.no_grad():
@@ -107,12 +103,10 @@ class Average(Algorithm):
     kept = None
 
     def match(self, event, state):
-        """Run at all three."""
         return True
 
     @torch.no_grad()
     def apply(self, event, state, logger):
-        """Update it, put it in, or put the weight back."""
         weight = state.model.weight
         if event is Event.BATCH_END:
             self.average = weight.clone() if self.average is None else (self.average + weight) / 2
@@ -121,11 +115,9 @@ class Average(Algorithm):
             weight.copy_(new)
 
     def state_dict(self):
-        """Return the average."""
         return {} if self.average is None else {"average": self.average}
 
     def load_state_dict(self, state):
-        """Take it back."""
         self.average = state["average"]
 
 
@@ -135,12 +127,10 @@ class Ascends(Algorithm):
     metadata = AlgorithmMetadata(events=[Event.AFTER_TRAIN_BATCH], writes=["model"])
 
     def match(self, event, state):
-        """Run at each step."""
         return True
 
     @torch.no_grad()
     def apply(self, event, state, logger):
-        """Compute the gradients there."""
         model = state.model
         closure = state.loop.closure
         step = 0.1 * model.weight.grad

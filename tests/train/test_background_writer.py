@@ -10,22 +10,20 @@ from engine_core.checkpoint import BackgroundWriter
 from engine_core.errors import CheckpointWarning
 from engine_core_author import ThreadRanks
 
-from .injected import InjectedError
-
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="timers that signal are POSIX's")
 def test_an_exception_while_a_save_is_waited_for_leaves_it_to_be_waited_for():
     """Like torch's, which a signal handler raises when a worker process dies."""
 
     def handle(*_):
-        raise InjectedError
+        raise ArithmeticError
 
     may_end, writer = threading.Event(), BackgroundWriter()
     writer.start(lambda: may_end.wait() and None)
     former = signal.signal(signal.SIGALRM, handle)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.05)
-        with pytest.raises(InjectedError):
+        with pytest.raises(ArithmeticError):
             writer.wait()
         assert writer.is_busy
     finally:
@@ -42,7 +40,7 @@ def test_a_write_whose_start_is_interrupted_is_waited_for(monkeypatch):
     def starting(thread):
         start(thread)
         assert began.wait(9)
-        raise InjectedError
+        raise ArithmeticError
 
     def write():
         began.set()
@@ -51,7 +49,7 @@ def test_a_write_whose_start_is_interrupted_is_waited_for(monkeypatch):
 
     began, writer = threading.Event(), BackgroundWriter()
     monkeypatch.setattr(threading.Thread, "start", starting)
-    with pytest.raises(InjectedError):
+    with pytest.raises(ArithmeticError):
         writer.start(write)
     assert writer.is_busy
     may_end.set()

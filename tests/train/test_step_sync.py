@@ -25,7 +25,6 @@ class Interrupted(Ranks):
     sync = None
 
     def table(self, numbers):
-        """Return the numbers of this rank."""
         table = super().table(numbers)
         if self.sync is not None:
             self.sync.signal, self.sync = 15, None
@@ -142,7 +141,6 @@ class Counting(ThreadRanks):
     sent = 0
 
     def table(self, numbers):
-        """Return the numbers of each rank."""
         self.sent += 1
         return super().table(numbers)
 
