@@ -21,7 +21,7 @@ WRITE = "engine_core.checkpoint.store.write_content"
 
 
 def saved(folder):
-    return sorted((path.name for path in folder.glob("ep*")), key=lambda name: int(name.partition("ba")[2]))
+    return sorted(path.name for path in folder.glob("ep*"))
 
 
 def fitted(folder, *sizes, **settings):
@@ -41,53 +41,41 @@ def fitted(folder, *sizes, **settings):
     ],
 )
 def test_it_saves_when_an_interval_has_passed_and_at_the_end(interval, names, tmp_path):
-    assert sorted(fitted(tmp_path, 8, 8, 8, interval=interval, keep_last=None)) == sorted(names)
+    assert fitted(tmp_path, 8, 8, 8, interval=interval, keep_last=None) == names
     assert resolve(tmp_path).name == "ep2-ba6"
+
+
+def measure(metric, *values):
+    given = iter(values)
+    return at("epoch_checkpoint", lambda state: state.metrics.update({metric: next(given)}))
 
 
 @pytest.mark.parametrize(
     ("metric", "best"), [("eval/accuracy", "ep2-ba2"), ("max:eval/accuracy", "ep2-ba2"), ("eval/loss", "ep1-ba1")]
 )
 def test_the_best_and_the_last_stay(metric, best, tmp_path):
-    values = iter([0.1, 0.9, 0.5, 0.6])
-    measure = at("epoch_checkpoint", lambda state: state.metrics.update({metric.removeprefix("max:"): next(values)}))
+    measures = measure(metric.removeprefix("max:"), 0.1, 0.9, 0.5, 0.6)
     saver = CheckpointSaver(tmp_path, keep_last=1, keep_best=1, metric=metric)
-    with trainer(batches(8), max_duration="4ep", callbacks=[measure, saver]) as made:
+    with trainer(batches(8), max_duration="4ep", callbacks=[measures, saver]) as made:
         made.fit()
     assert saved(tmp_path) == [best, "ep4-ba4"]
 
 
 def test_best_ones_that_were_ranked_the_other_way_round_are_ranked_anew(tmp_path):
-    values = iter([0.5, 0.9, 0.7])
+    measures = measure("eval/accuracy", 0.5, 0.9, 0.7)
     for metric, end, best in (("max:eval/accuracy", "2ep", "ep2-ba2"), ("min:eval/accuracy", "3ep", "ep1-ba1")):
         saver = CheckpointSaver(tmp_path, keep_last=1, keep_best=2, metric=metric)
-        measure = at("epoch_checkpoint", lambda state: state.metrics.update({"eval/accuracy": next(values)}))
-        with trainer(batches(8), max_duration=end, callbacks=[measure, saver], autoresume=True) as made:
+        with trainer(batches(8), max_duration=end, callbacks=[measures, saver], autoresume=True) as made:
             made.fit()
         assert (tmp_path / "best").read_text() == f"{best}\n"
 
 
 def test_a_metric_that_is_never_measured_is_reported_as_missing(tmp_path):
     saver = CheckpointSaver(tmp_path, keep_best=1, metric="max:eval/acuracy")
-    made = trainer(callbacks=saver, eval_dataloader=[rows(4)], metrics={"accuracy": Half()})
-    with (
-        pytest.warns(
-            CheckpointWarning, match="no evaluation has a result 'eval/acuracy'.*did you mean 'eval/accuracy'"
-        ),
-        made,
-    ):
+    made = trainer(callbacks=[measure("eval/accuracy", 0.5), saver])
+    says = "no evaluation has a result 'eval/acuracy'.*did you mean 'eval/accuracy'"
+    with pytest.warns(CheckpointWarning, match=says), made:
         made.fit()
-
-
-class Half:
-    def update(self, outputs, targets):
-        """Take nothing."""
-
-    def compute(self):
-        return 0.5
-
-    def reset(self):
-        """Keep nothing."""
 
 
 @pytest.mark.parametrize(
@@ -112,11 +100,8 @@ def test_what_the_end_adds_does_not_count_among_the_last_and_nothing_is_made_bef
 
 def test_a_folder_with_another_run_is_refused(tmp_path):
     fitted(tmp_path, 8)
-    made = trainer(callbacks=CheckpointSaver(tmp_path))
-    with (
-        pytest.raises(CheckpointError, match=r"holds checkpoints of another run, such as ep2-ba2: .*autoresume=True"),
-        made,
-    ):
+    says = r"holds checkpoints of another run, such as ep2-ba2: .*autoresume=True"
+    with trainer(callbacks=CheckpointSaver(tmp_path)) as made, pytest.raises(CheckpointError, match=says):
         made.fit()
     assert saved(tmp_path) == ["ep1-ba1", "ep2-ba2"]
 
@@ -129,13 +114,8 @@ def test_a_loop_without_snapshots_cannot_be_saved(tmp_path):
 
 def test_it_warns_at_the_start_about_a_loader_that_is_not_resumed_exactly(tmp_path):
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*rows(8)), batch_sampler=[[0, 1], [2, 3]])
-    made = trainer(loader, callbacks=CheckpointSaver(tmp_path))
-    with (
-        pytest.warns(
-            CheckpointWarning, match="can't be resumed exactly in the middle of an epoch: its sampler, a list"
-        ),
-        made,
-    ):
+    says = "can't be resumed exactly in the middle of an epoch: its sampler, a list"
+    with trainer(loader, callbacks=CheckpointSaver(tmp_path)) as made, pytest.warns(CheckpointWarning, match=says):
         made.fit()
 
 
@@ -239,38 +219,30 @@ def fit_for(folder, duration=None, **settings):
         made.fit(duration)
 
 
-def names(folder):
-    return sorted(path.name for path in folder.glob("ep*"))
-
-
 def attempts(folder):
-    return {name: read_manifest(folder / name)["attempt"] for name in names(folder)}
+    return {name: read_manifest(folder / name)["attempt"] for name in saved(folder)}
 
 
 @pytest.mark.usefixtures("_clock_set_back")
 def test_a_run_resumed_from_before_others_keeps_its_own(tmp_path):
     fit_for(tmp_path, "5ba")
     seen = []
-    look = at("batch_end", lambda state: (state.callbacks[1].written(), seen.append(names(tmp_path))))
+    look = at("batch_end", lambda state: (state.callbacks[1].written(), seen.append(saved(tmp_path))))
     with run(tmp_path, look, keep_last=2, load_path=tmp_path / "ep0-ba1") as made:
         made.fit("3ba")
     assert seen[1:] == [["ep0-ba1", "ep0-ba2"], ["ep0-ba2", "ep0-ba3"]]
     assert attempts(tmp_path) == {"ep0-ba3": 1, "ep0-ba4": 1}
 
 
-def test_the_attempt_is_one_more_than_that_of_the_checkpoint_that_was_resumed(tmp_path):
+def test_the_attempt_is_one_more_than_that_of_the_checkpoint_that_was_resumed_but_not_for_weights_alone(tmp_path):
     fit_for(tmp_path, "2ba")
     fit_for(tmp_path, "2ba", autoresume=True)
     fit_for(tmp_path, autoresume=True)
     assert [*attempts(tmp_path).values()] == [0, 0, 1, 1, 2, 2, 2]
     fit_for(tmp_path / "other", load_path=tmp_path / "ep0-ba4")
     assert attempts(tmp_path / "other") == {"ep0-ba5": 2, "ep0-ba6": 2, "ep1-ba6": 2}
-
-
-def test_a_run_that_starts_with_saved_weights_alone_is_a_fresh_one(tmp_path):
-    fit_for(tmp_path / "a", "2ba")
-    fit_for(tmp_path / "b", "2ba", load_path=tmp_path / "a", load_weights_only=True)
-    assert attempts(tmp_path / "b") == {"ep0-ba1": 0, "ep0-ba2": 0}
+    fit_for(tmp_path / "weights", "1ba", load_path=tmp_path, load_weights_only=True)
+    assert attempts(tmp_path / "weights") == {"ep0-ba1": 0}
 
 
 def changed(checkpoint, **manifest):
@@ -279,17 +251,13 @@ def changed(checkpoint, **manifest):
     write_content(checkpoint, replace(content, manifest={**kept, **manifest}))
 
 
-def test_a_checkpoint_from_before_attempts_were_counted_is_of_the_first(tmp_path):
+def test_a_checkpoint_from_before_attempts_were_counted_is_of_the_first_and_what_is_no_count_is_refused(tmp_path):
     fit_for(tmp_path, "2ba")
+    for attempt in ("1", -1, True, 1.0, None, 10**30):
+        changed(tmp_path / "ep0-ba2", attempt=attempt)
+        with pytest.raises(CheckpointError, match=f"manifest has an invalid attempt: {attempt!r}"):
+            run(tmp_path, autoresume=True)
     changed(tmp_path / "ep0-ba2")
     fit_for(tmp_path, "1ba", autoresume=True)
     assert "attempt" not in read_manifest(tmp_path / "ep0-ba2")
     assert read_manifest(tmp_path / "ep0-ba3")["attempt"] == 1
-
-
-def test_an_attempt_that_is_not_a_count_is_refused(tmp_path):
-    fit_for(tmp_path, "1ba")
-    for attempt in ("1", -1, True, 1.0, None, 10**30):
-        changed(tmp_path / "ep0-ba1", attempt=attempt)
-        with pytest.raises(CheckpointError, match=f"manifest has an invalid attempt: {attempt!r}"):
-            run(tmp_path, autoresume=True)

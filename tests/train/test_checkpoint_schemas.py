@@ -7,7 +7,6 @@ import torch
 from safetensors.torch import load_file
 
 from engine_core import Algorithm, AlgorithmMetadata, Event, load_model
-from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 
 from .parts import net, rows, same, trainer
 from .test_resume import OPTIMIZERS, SCHEDULERS, Counts, Noise, loader
@@ -54,12 +53,6 @@ def run(**settings):
     given = {"optimizers": OPTIMIZERS["adamw"], "schedulers": (SCHEDULERS["cosine"], "1ba")}
     given |= {"max_duration": "3ep", "eval_dataloader": [rows(9)], "algorithms": [Noise(), Mean()]}
     return trainer(loader(), net(0.3), **{"callbacks": Counts(), **given, **settings})
-
-
-def save(folder):
-    """Train as the run did that is kept here."""
-    with run(callbacks=[Counts(), CheckpointSaver(folder)], seed=4) as made:
-        made.fit("6ba")
 
 
 @pytest.mark.filterwarnings("ignore:this run differs from the one that was saved")
