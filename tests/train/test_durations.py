@@ -30,21 +30,19 @@ class Unsized:
 def position(made):
     """Return epoch, batch, sample, and batch in the epoch."""
     now = made.state.timestamp
-    return now.epoch, now.batch, now.sample, now.batch_in_epoch
+    return *now[:3], now.batch_in_epoch
 
 
-@pytest.mark.parametrize(
-    ("duration", "end"),
-    [
-        ("2ep", (2, 6, 40, 0)),
-        ("1ba", (0, 1, 8, 1)),
-        ("4ba", (1, 4, 28, 1)),
-        ("6ba", (2, 6, 40, 0)),
-        ("9sp", (0, 2, 16, 2)),
-        ("16sp", (0, 2, 16, 2)),
-        ("17sp", (1, 3, 20, 0)),
-    ],
-)
+LENGTHS = {
+    "1ba": (0, 1, 8, 1),
+    "4ba": (1, 4, 28, 1),
+    "9sp": (0, 2, 16, 2),
+    "16sp": (0, 2, 16, 2),
+    "17sp": (1, 3, 20, 0),
+}
+
+
+@pytest.mark.parametrize(("duration", "end"), [*LENGTHS.items(), *((whole, (2, 6, 40, 0)) for whole in ("2ep", "6ba"))])
 def test_fit_ends_with_the_batch_that_reaches_max_duration(duration, end):
     made = trainer(batches(8, 8, 4), max_duration=duration)
     made.fit()
@@ -68,19 +66,12 @@ def test_fits_in_pieces_are_one_fit_bit_for_bit():
 
 
 def test_fit_in_mid_epoch_continues_with_the_next_unseen_batch_and_no_second_epoch_start():
-    events = []
-    sizes = []
-    made = trainer(
-        batches(8, 7, 6),
-        max_duration="2ep",
-        callbacks=[
-            writing_down(events, EPOCH_AND_BATCH),
-            at("after_dataloader", lambda state: sizes.append(len(state.batch[0]))),
-        ],
-    )
-    made.fit("1ba")
-    made.fit("1ba")
-    made.fit("1ep")
+    events, sizes = [], []
+    note = at("after_dataloader", lambda state: sizes.append(len(state.batch[0])))
+    listens = writing_down(events, EPOCH_AND_BATCH)
+    made = trainer(batches(8, 7, 6), max_duration="2ep", callbacks=[listens, note])
+    for duration in ("1ba", "1ba", "1ep"):
+        made.fit(duration)
     assert sizes == [8, 7, 6]
     first, second, third = ["epoch_start", "batch_end"], ["batch_end"], ["batch_end", "epoch_end"]
     assert events == [*first, "fit_end", *second, "fit_end", *third, "fit_end"]
@@ -103,35 +94,25 @@ def test_fit_at_the_horizon_warns_and_returns():
     events = []
     made = trainer(max_duration="1ep", callbacks=writing_down(events, ("fit_start",)))
     made.fit()
-    with pytest.warns(DurationWarning) as caught:
+    says = r"fit\(\) has nothing to do: training has reached its max_duration of 1ep; fit\('1ep'\) continues it"
+    with pytest.warns(DurationWarning, match=says) as caught:
         made.fit()
-    assert [str(w.message) for w in caught] == [
-        "fit() has nothing to do: training has reached its max_duration of 1ep; fit('1ep') continues it"
-    ]
-    assert caught[0].filename == __file__
+    assert [w.filename for w in caught] == [__file__]
     assert events == ["fit_start"]
     assert position(made) == (1, 2, 16, 0)
 
 
-def test_fit_beyond_the_horizon_warns_and_moves_it():
+def test_fit_beyond_the_horizon_warns_and_moves_it_in_another_unit_too():
     made = trainer(max_duration="2ep")
     made.fit("1ep")
-    with pytest.warns(DurationWarning) as caught:
+    says = r"fit\('3ep'\) goes past the max_duration of 2ep, so what algorithms schedule now ends at 4ep"
+    with pytest.warns(DurationWarning, match=says) as caught:
         made.fit("3ep")
-    assert str(caught[0].message) == (
-        "fit('3ep') goes past the max_duration of 2ep, so what algorithms schedule now ends at 4ep"
-    )
     assert caught[0].filename == __file__
-    assert made.state.max_duration == Time("4ep")
-    assert made.state.get_elapsed_duration() == Time("1dur")
-
-
-def test_fit_beyond_the_horizon_in_another_unit_moves_it_too():
-    made = trainer(max_duration="1ep")
-    made.fit()
-    with pytest.warns(DurationWarning, match="of 1ep, so what algorithms schedule now ends at 5ba"):
+    assert (made.state.max_duration, made.state.get_elapsed_duration()) == (Time("4ep"), Time("1dur"))
+    with pytest.warns(DurationWarning, match="of 4ep, so what algorithms schedule now ends at 11ba"):
         made.fit("3ba")
-    assert (made.state.max_duration, position(made)) == (Time("5ba"), (2, 5, 40, 1))
+    assert (made.state.max_duration, position(made)) == (Time("11ba"), (5, 11, 88, 1))
 
 
 def test_without_max_duration_each_fit_sets_the_horizon_and_none_warns():
@@ -187,43 +168,34 @@ def test_a_distributed_sampler_is_given_the_epoch():
     assert Sampler.epochs == [0, 1]
 
 
-def elapsed(state):
-    done = state.get_elapsed_duration()
-    return None if done is None else round(done.value, 4)
+QUARTERS = [0.0, 0.25, 0.25, 0.5, 0.5, 0.75, 0.75, 1.0]
 
 
 def test_the_batch_advances_before_batch_end_and_the_epoch_before_epoch_end():
     seen = []
 
     def note(event):
-        return at(event, lambda state: seen.append((event, *_position(state))))
+        return at(event, lambda state: seen.append((event, *state.timestamp[:2], state.timestamp.batch_in_epoch)))
 
     trainer(batches(8), callbacks=[note("after_train_batch"), note("batch_end"), note("epoch_end")]).fit()
     assert seen == [("after_train_batch", 0, 0, 0), ("batch_end", 0, 1, 1), ("epoch_end", 1, 1, 0)]
 
 
-def _position(state):
-    return state.timestamp.epoch, state.timestamp.batch, state.timestamp.batch_in_epoch
-
-
 @pytest.mark.parametrize(
     ("duration", "fractions"),
-    [
-        ("2ep", [0.0, 0.25, 0.25, 0.5, 0.5, 0.75, 0.75, 1.0]),
-        ("4ba", [0.0, 0.25, 0.25, 0.5, 0.5, 0.75, 0.75, 1.0]),
-        ("40sp", [0.0, 0.2, 0.2, 0.5, 0.5, 0.7, 0.7, 1.0]),
-    ],
+    [("2ep", QUARTERS), ("4ba", QUARTERS), ("40sp", [0.0, 0.2, 0.2, 0.5, 0.5, 0.7, 0.7, 1.0])],
 )
 def test_the_fraction_of_the_whole_counts_the_batches_of_the_epoch(duration, fractions):
     seen = []
-    notes = [at(event, lambda state: seen.append(elapsed(state))) for event in ("batch_start", "batch_end")]
+    events = ("batch_start", "batch_end")
+    notes = [at(event, lambda state: seen.append(state.get_elapsed_duration().value)) for event in events]
     trainer(batches(8, 12), max_duration=duration, callbacks=notes).fit()
-    assert seen == fractions
+    assert seen == pytest.approx(fractions)
 
 
 def test_the_fraction_counts_whole_epochs_where_the_loader_has_no_length():
     seen = []
-    note = at("batch_end", lambda state: seen.append(elapsed(state)))
+    note = at("batch_end", lambda state: seen.append(state.get_elapsed_duration().value))
     trainer(Unsized(8, 8), max_duration="2ep", callbacks=note).fit()
     assert seen == [0.0, 0.0, 0.5, 0.5]
 
@@ -277,17 +249,11 @@ UNSIZED, STEP = {"data": Unsized(8, 8, 8, 8)}, "schedulers: StepLR: step_size="
         ({"max_duration": "1h", "schedulers": (HALVE, "1sec")}, f"{STEP}'0.5dur': max_duration is '3600sec', so"),
         ({"max_duration": None, "eval_interval": "0.1dur"}, "eval_interval: max_duration is not known, so '0.1dur' of"),
         ({**UNSIZED, "schedulers": (HALVE, "1ba")}, f"{STEP}'0.5dur': '0.5dur' can't be counted in ba: the train_data"),
-        (
-            {**UNSIZED, "eval_interval": "0.3dur"},
-            "eval_interval: '0.3dur' can't be counted in ba: the train_dataloader",
-        ),
+        ({**UNSIZED, "eval_interval": "0.3dur"}, "eval_interval: '0.3dur' can't be counted in ba: the train_data"),
         ({"schedulers": (HALVE, "8sp")}, f"{STEP}'0.5dur': '0.5dur' can't be counted in sp: give it in sp"),
         ({"schedulers": partial(StepLR, step_size="0.5ba")}, f"{STEP}'0.5ba': '0.5ba': batches are counted in whole"),
         ({"schedulers": partial(StepLR, step_size="-1ep")}, f"{STEP}'-1ep': a length can't be negative"),
-        (
-            {"schedulers": (of_steps, "1ba"), "max_duration": None},
-            "schedulers: of_steps: steps='1dur': max_duration is",
-        ),
+        ({"schedulers": (of_steps, "1ba"), "max_duration": None}, "schedulers: of_steps: steps='1dur': max_duration"),
         ({"schedulers": (HALVE, "2dur")}, "the interval='2dur' has to be within the training: 0 or more, and at most"),
         ({"max_duration": "0.5dur"}, "max_duration: give it in ep, ba, sp, tok or sec, not as '0.5dur'"),
         ({"max_duration": None, "callbacks": [SAVER]}, "interval: max_duration is not known, so '0.1dur' of it can't"),
@@ -295,9 +261,8 @@ UNSIZED, STEP = {"data": Unsized(8, 8, 8, 8)}, "schedulers: StepLR: step_size="
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_cannot_be_counted_is_refused_at_construction(settings, message):
-    given = {"data": four_batches(), **settings}
     with pytest.raises(ArgumentError, match=re.escape(message)):
-        trainer(**given)
+        trainer(**{"data": four_batches(), **settings})
 
 
 def test_no_length_is_needed_where_units_are_the_same():
@@ -311,17 +276,10 @@ def test_no_length_is_needed_where_units_are_the_same():
 )
 def test_intervals_are_fractions_of_the_training(duration, interval, at_batches, tmp_path):
     seen = []
-    made = trainer(
-        four_batches(),
-        max_duration=duration,
-        eval_dataloader=four_batches(),
-        eval_interval=interval,
-        callbacks=[
-            CheckpointSaver(tmp_path, interval, keep_last=None),
-            at("eval_start", lambda state: seen.append(state.timestamp.batch)),
-        ],
-    )
-    with made:
+    saver = CheckpointSaver(tmp_path, interval, keep_last=None)
+    note = at("eval_start", lambda state: seen.append(state.timestamp.batch))
+    evaluating = {"eval_dataloader": four_batches(), "eval_interval": interval}
+    with trainer(four_batches(), max_duration=duration, callbacks=[saver, note], **evaluating) as made:
         made.fit()
     assert seen == at_batches
     assert sorted({int(path.name.rpartition("ba")[2]) for path in tmp_path.glob("ep*")}) == at_batches

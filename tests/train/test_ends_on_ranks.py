@@ -4,40 +4,28 @@ import pytest
 import torch
 from torch import nn
 
-from engine_core import Trainer
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core_author import ThreadRanks
 
-from .parts import at
+from .parts import at, trainer
 
 DATA = [(torch.arange(8.0).reshape(4, 2), torch.ones(4, 1))] * 3
 
 
-def trainer(model, ranks, *callbacks, max_duration="2ep"):
-    return Trainer(
-        model,
-        DATA,
-        max_duration=max_duration,
-        loss_fn=nn.MSELoss(),
-        optimizers=torch.optim.SGD(model.parameters(), lr=0.01),
-        eval_dataloader=DATA,
-        eval_interval="2ba",
-        callbacks=callbacks,
-        parallel=ranks,
-        progress_bar=False,
-    )
+def trained(ranks, *callbacks, model=None, max_duration="2ep"):
+    evaluating = {"eval_dataloader": DATA, "eval_interval": "2ba"}
+    model = nn.Linear(2, 1) if model is None else model
+    given = {"loss_fn": nn.MSELoss(), "callbacks": callbacks, "parallel": ranks, **evaluating}
+    with trainer(DATA, model, max_duration=max_duration, **given) as made:
+        made.fit()
+    return made
 
 
 def paused(folder, place, end, rank=0, ranks=None):
     """Let one rank ask for a pause there, ahead of the saver; return if the run paused, and what it saved."""
     event, batch = place
-
-    def pause(state):
-        if state.timestamp.batch == batch and state.rank == rank:
-            state.pause_training()
-
-    with trainer(nn.Linear(2, 1), ranks, at(event, pause), CheckpointSaver(folder, "100ba"), max_duration=end) as made:
-        made.fit()
+    asks = lambda state: (state.timestamp.batch, state.rank) == (batch, rank) and state.pause_training()  # noqa: E731
+    made = trained(ranks, at(event, asks), CheckpointSaver(folder, "100ba"), max_duration=end)
     return made.state.loop.pause_requested, [path.name for path in folder.glob("ep*")]
 
 
@@ -62,12 +50,10 @@ def test_a_pause_that_one_rank_asks_for_at_the_end_pauses_all_as_on_one_process(
 @pytest.mark.parametrize("event", ["batch_checkpoint", "epoch_checkpoint"])
 def test_an_interrupted_run_leaves_the_mean_of_running_statistics_though_nothing_saves_it(event):
     def program(ranks):
-        def interrupt(state):
-            state.loop.interrupted_by = 15
-
         model = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 1))
-        with trainer(model, ranks, at(event, interrupt), max_duration="1ep") as made, pytest.raises(SystemExit):
-            made.fit()
+        interrupts = at(event, lambda state: setattr(state.loop, "interrupted_by", 15))
+        with pytest.raises(SystemExit):
+            trained(ranks, interrupts, model=model, max_duration="1ep")
         return model[0].running_mean
 
     one, other = ThreadRanks.run(program)

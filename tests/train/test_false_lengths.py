@@ -16,7 +16,7 @@ class Says:
     """Gives some batches, and says that it gives another number of them."""
 
     def __init__(self, said, gives):
-        self.said, self.data = said, batches(*[8] * gives)
+        self.said, self.data, self.place = said, batches(*[8] * gives), 0
 
     def __len__(self):
         return self.said
@@ -27,10 +27,6 @@ class Says:
 
 class Keeping(Says):
     """Keeps its own position, as a StatefulDataLoader does."""
-
-    def __init__(self, said, gives):
-        super().__init__(said, gives)
-        self.place = 0
 
     def __iter__(self):
         while self.place < len(self.data):
@@ -77,24 +73,22 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-def trained(data, *fits, **settings):
+def trained(data, *fits):
     """Return the model after these fits to two epochs, and its events."""
     events = []
-    journal = writing_down(events, ["epoch_start", "batch_end", "epoch_end", "fit_start"])
-    with trainer(data, max_duration="2ep", callbacks=[journal], **settings) as run:
+    with trainer(data, max_duration="2ep", callbacks=writing_down(events, EPOCHS_AND_BATCHES)) as run:
         for duration in fits:
             run.fit(duration)
-        return run.state.model.state_dict(), [event for event in events if event != "fit_start"]
+        return run.state.model.state_dict(), events
 
 
-OF_WORKERS = [kind for kind in LOADERS if "workers" in kind]
-OTHERS = [kind for kind in LOADERS if kind not in OF_WORKERS]
+EPOCHS_AND_BATCHES = ("epoch_start", "batch_end", "epoch_end")
+OTHERS = [kind for kind in LOADERS if "workers" not in kind]
+PARTS = [(kind, f"{first}ba") for kind in OTHERS for first in (2, 3, 4, 5)]
+PARTS += [(kind, "3ba") for kind in LOADERS if kind not in OTHERS]
 
 
-@pytest.mark.parametrize(
-    ("kind", "first"),
-    [*((kind, f"{first}ba") for kind in OTHERS for first in (2, 3, 4, 5)), *((kind, "3ba") for kind in OF_WORKERS)],
-)
+@pytest.mark.parametrize(("kind", "first"), PARTS)
 def test_a_fit_may_end_at_any_batch(kind, first):
     make = LOADERS[kind]
     with warnings.catch_warnings():
@@ -104,30 +98,23 @@ def test_a_fit_may_end_at_any_batch(kind, first):
         assert same(whole, parts)
 
 
-@pytest.mark.parametrize(("said", "gives"), [(3, 4), (4, 3)])
-def test_one_warning_has_both_numbers(said, gives):
-    with trainer(Says(said, gives), max_duration="3ep") as run, warnings.catch_warnings(record=True) as told:
+@pytest.mark.parametrize(
+    ("said", "gives", "expected"),
+    [(2, 3, [1 / 4, 2 / 4, 2 / 4, 4 / 6, 5 / 6, 1]), (4, 3, [1 / 8, 2 / 8, 3 / 8, 4 / 6, 5 / 6, 1])],
+)
+def test_one_warning_has_both_numbers_and_fractions_are_of_the_real_length_from_epoch_1_on(said, gives, expected):
+    seen = []
+    note = at("batch_end", lambda state: seen.append(state.get_elapsed_duration().value))
+    with (
+        trainer(Says(said, gives), max_duration="2ep", callbacks=note) as run,
+        warnings.catch_warnings(record=True) as told,
+    ):
         warnings.simplefilter("always")
         run.fit()
     (only,) = told
     assert f"says len {said}, and epoch 0 gave {gives} batches" in str(only.message)
     assert only.category is DurationWarning and "T_max='1dur' or steps" in str(only.message)
-
-
-@pytest.mark.parametrize(
-    ("said", "gives", "expected"),
-    [(2, 3, [1 / 4, 2 / 4, 2 / 4, 4 / 6, 5 / 6, 1]), (4, 3, [1 / 8, 2 / 8, 3 / 8, 4 / 6, 5 / 6, 1])],
-)
-def test_fractions_are_of_the_real_length_from_epoch_1_on(said, gives, expected):
-    seen = []
-    note = at("batch_end", lambda state: seen.append(state.get_elapsed_duration().value))
-    with trainer(Says(said, gives), max_duration="2ep", callbacks=[note]) as run:
-        run.fit()
     assert seen == expected
-
-
-def saving(folder):
-    return {"callbacks": [CheckpointSaver(str(folder), interval="1ba", keep_last=None)], "seed": 3}
 
 
 @pytest.mark.parametrize("kind", OTHERS)
@@ -144,9 +131,9 @@ def test_a_resumed_run_is_the_whole_one(kind, batch, tmp_path):
             made.fit()
         return made.state.model.state_dict(), sum(each.category is DurationWarning for each in told)
 
-    whole, _ = run(resumes=False, **saving(tmp_path / "whole"))
-    path = next((tmp_path / "whole").glob(f"*-ba{batch}"))
-    resumed, told = run(resumes=True, load_path=path)
+    saver = CheckpointSaver(tmp_path, interval="1ba", keep_last=None)
+    whole, _ = run(resumes=False, callbacks=[saver], seed=3)
+    resumed, told = run(resumes=True, load_path=next(tmp_path.glob(f"*-ba{batch}")))
     ended = batch > (4 if "more" in kind else 2)  # that of the first epoch is saved before its end
     assert same(whole, resumed) and seen[True] == seen[False][batch:]
     assert told == (not ended)
