@@ -56,10 +56,8 @@ WRITES = {
     "new --dir": (lambda: command("plugins", "new", "my-plugin", "--dir=~"), "my-plugin"),
 }
 READS = {
-    "load_path": lambda: fits(
-        model=torch.nn.Linear(64, 10), load_path="~/run/checkpoints", load_weights_only=True, data=ones()
-    ),
-    "load_model": lambda: load_model("~/run", torch.nn.Linear(64, 10)),
+    "load_path": lambda: fits(model=NET, load_path="~/run/checkpoints", load_weights_only=True, data=DATA),
+    "load_model": lambda: load_model("~/run", NET),
     "evaluate": lambda: evaluate("~/run", load_config("~/config.yaml")),
     "eval": lambda: command("eval", "~/run", "--config=~/config.yaml"),
     "explain": lambda: command("explain", "~/config.yaml"),
@@ -71,8 +69,7 @@ READS = {
 }
 
 
-def ones():
-    return [(torch.ones(4, 64), torch.zeros(4, dtype=torch.long))]
+NET, DATA = torch.nn.Linear(64, 10), [(torch.ones(4, 64), torch.zeros(4, dtype=torch.long))]
 
 
 @pytest.fixture

@@ -66,8 +66,7 @@ def test_an_interrupted_trainer_is_closed_by_its_with_statement_once():
 
 
 def test_an_interrupted_trainer_that_is_still_open_continues_with_the_next_batch():
-    memory, sizes = Memory(), []
-    once = iter([True])
+    memory, sizes, once = Memory(), [], iter([True])
 
     def interrupt_once(state):
         sizes.append(len(state.batch[0]))
@@ -137,8 +136,6 @@ def test_own_callbacks_and_loggers_can_be_closed_before_any_event(name, tmp_path
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_a_trainer_can_not_be_copied_and_the_message_says_what_can(copied):
-    with (
-        trainer() as made,
-        pytest.raises(EngineError, match=r"^Trainer can't be copied or pickled, .*state_dict\(\), .*checkpoints"),
-    ):
+    says = r"^Trainer can't be copied or pickled, .*state_dict\(\), .*checkpoints"
+    with trainer() as made, pytest.raises(EngineError, match=says):
         copied(made)

@@ -39,14 +39,11 @@ def test_settings_are_logged_once_after_init():
             heard.append("init")
 
         def log_hyperparameters(self, hyperparameters):
-            super().log_hyperparameters(hyperparameters)
-            heard.append("hyperparameters")
+            heard.append(hyperparameters)
 
-    memory = Settings()
-    trainer(seed=3, run_name="mine", microbatch_size=4, loggers=memory)
-    assert heard == ["init", "hyperparameters"]
+    trainer(seed=3, run_name="mine", microbatch_size=4, loggers=Settings())
     given = {"run_name": "mine", "seed": 3, "max_duration": "1ep", "precision": "fp32", "device": "cpu"}
-    assert memory.hyperparameters == [{**given, "microbatch_size": 4, "grad_clip_norm": None, "algorithms": []}]
+    assert heard == ["init", {**given, "microbatch_size": 4, "grad_clip_norm": None, "algorithms": []}]
 
 
 def test_traces_of_algorithms_that_ran_are_logged():
@@ -60,13 +57,11 @@ def test_traces_of_algorithms_that_ran_are_logged():
             logger.log_metrics({"count": 7})
             return 3
 
-    heard = []
-
     class Tracing(Memory):
         def log_traces(self, traces):
             heard.extend((name, trace.exit_code) for name, trace in traces.items())
 
-    memory = Tracing()
+    heard, memory = [], Tracing()
     trainer(batches(8, 8), algorithms=Count(), loggers=memory).fit()
     assert heard == [("Count/BATCH_END", 3)]
     assert memory.values("count") == [(2, 7)]
@@ -119,8 +114,9 @@ class Fails(LoggerDestination):
         self.closed += 1
 
 
-def trained(*loggers):
-    with trainer(batches(8, 5, 8, 8, 8, 8), linear(), eval_dataloader=batches(4), loggers=loggers) as made:
+def trained(*loggers, **settings):
+    data = batches(8, 5, 8, 8, 8, 8)
+    with trainer(data, linear(), eval_dataloader=batches(4), loggers=loggers, **settings) as made:
         made.fit()
     return made
 
@@ -139,11 +135,11 @@ def test_training_is_that_of_a_run_without_it(recwarn):
     assert (beside.metrics, fails.closed) == (alone.metrics, 1)
     messages = [str(warning.message) for warning in recwarn]
     assert [m.partition(" (at ")[0].partition("destination ")[2] for m in messages] == [
-        "Fails failed in batch_end at batch 2 (epoch 0): ConnectionError: no route at 2",
-        "Fails failed in log_metrics at batch 2 (epoch 0): ConnectionError: no route at 2",
-        "Fails failed in batch_end at batch 3 (epoch 0): ConnectionError: no route at 3",
-        "Fails failed in log_metrics at batch 3 (epoch 0): ConnectionError: no route at 3",
-        "Fails failed in batch_end at batch 4 (epoch 0): ConnectionError: no route at 4",
+        f"Fails failed in {event} at batch {batch} (epoch 0): ConnectionError: no route at {batch}"
+        for batch, event in [
+            *((batch, event) for batch in (2, 3) for event in ("batch_end", "log_metrics")),
+            (4, "batch_end"),
+        ]
     ]
     assert ["continues without it: disabled after" in message for message in messages] == [False] * 4 + [True]
     assert {warning.filename for warning in recwarn} == {__file__}
@@ -151,24 +147,20 @@ def test_training_is_that_of_a_run_without_it(recwarn):
 
 @pytest.mark.filterwarnings("error::engine_core.errors.DestinationWarning")
 def test_a_strict_run_ends_there_and_everything_is_closed():
-    fails, made = Fails(), []
-    with (
-        pytest.raises(DestinationWarning, match="Fails failed in batch_end at batch 2"),
-        trainer(batches(8, 8, 8, 8), linear(), loggers=fails) as run,
-    ):
-        made.append(run)
+    fails = Fails()
+    run = trainer(batches(8, 8, 8, 8), linear(), loggers=fails)
+    with pytest.raises(DestinationWarning, match="Fails failed in batch_end at batch 2"), run:
         run.fit()
-    assert (made[0].state.timestamp.batch, fails.closed) == (2, 1)
+    assert (run.state.timestamp.batch, fails.closed) == (2, 1)
+
+
+class Stateless(LoggerDestination):
+    def state_dict(self):
+        raise ConnectionError("no route")
 
 
 def test_a_state_that_cannot_be_had_is_left_out_of_the_checkpoint(tmp_path, recwarn):
-    class Stateless(LoggerDestination):
-        def state_dict(self):
-            raise ConnectionError("no route")
-
-    saver = CheckpointSaver(tmp_path, "1ba")
-    with trainer(batches(8, 8), linear(), loggers=[Stateless(), Memory()], callbacks=saver) as made:
-        made.fit()
+    trained(Stateless(), Memory(), callbacks=CheckpointSaver(tmp_path, "1ba"))
     assert has_checkpoint(tmp_path)
     messages = [str(warning.message).partition(": ")[0] for warning in recwarn]
     assert messages[0] == "logger destination Stateless failed in state_dict at batch 1 (epoch 0)"
@@ -176,13 +168,8 @@ def test_a_state_that_cannot_be_had_is_left_out_of_the_checkpoint(tmp_path, recw
 
 @pytest.mark.filterwarnings("ignore::engine_core.errors.CheckpointWarning")
 def test_without_the_state_of_a_callback_there_is_no_checkpoint_though_it_is_a_destination_too(tmp_path):
-    class Both(LoggerDestination):
-        def state_dict(self):
-            raise ConnectionError("no route")
-
-    both, saver = Both(), CheckpointSaver(tmp_path, "1ba")
-    with trainer(batches(8, 8), linear(), loggers=both, callbacks=[saver, both]) as made:
-        made.fit()
+    both = Stateless()
+    trained(both, callbacks=[CheckpointSaver(tmp_path, "1ba"), both])
     assert not has_checkpoint(tmp_path)
 
 
