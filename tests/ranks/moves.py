@@ -1,17 +1,13 @@
 """Rows of batches of many kinds that change ranks, compared with what one process takes of them."""
 
-from __future__ import annotations
-
 import warnings
-from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from engine_core import Batches
 from engine_core.batch import map_batch
 from engine_core.errors import EngineError
-from engine_core.ranks import Ranks, share
+from engine_core.ranks import share
 
 N = 9
 IMAGES = torch.arange(N * 18.0).view(N, 2, 3, 3).contiguous(memory_format=torch.channels_last)
@@ -25,7 +21,7 @@ SAMPLES = [{"x": torch.full((2,), float(i)), "id": i} for i in range(N)]
 RAGGED = torch.arange(2 * N).view(2, N), [torch.full((i,), float(i)) for i in range(N)]
 
 
-def wrong_moves(ranks: Ranks) -> list[str]:
+def wrong_moves(ranks):
     """Return the cases that went wrong on some rank."""
     last = [0] * (ranks.size - 1)
     wrong = [
@@ -47,7 +43,7 @@ def wrong_moves(ranks: Ranks) -> list[str]:
     return wrong
 
 
-def _gathered_wrongly(ranks: Ranks) -> list[str]:
+def _gathered_wrongly(ranks):
     """Return what went wrong when ranks gather rows of different dtypes and shapes, few and many."""
     wrong = []
     for rows in (3, 3000):
@@ -65,17 +61,7 @@ def _gathered_wrongly(ranks: Ranks) -> list[str]:
     return wrong if ranks.sum(1) == ranks.size else [*wrong, "the next message is another one"]
 
 
-def _judged(
-    ranks: Ranks,
-    name: str,
-    whole: Any,
-    index: list[int],
-    counts: Sequence[int] = (),
-    *,
-    stays: bool = False,
-    grows: bool = False,
-    rule: Batches = RULE,
-) -> list[str]:
+def _judged(ranks, name, whole, index, counts=(), *, stays=False, grows=False, rule=RULE):
     """Return the ranks on which the rows at `index` are not what they should be.
 
     Args:
@@ -98,8 +84,8 @@ def _judged(
     return [f"{name} on rank {rank}" for rank, (is_right,) in enumerate(ranks.table([are_equal])) if not is_right]
 
 
-def _described(batch: Any) -> str:
-    def described(leaf: Any) -> Any:
+def _described(batch):
+    def described(leaf):
         if not isinstance(leaf, torch.Tensor):
             return leaf
         strides = [stride for stride, size in zip(leaf.stride(), leaf.shape, strict=True) if size > 1]

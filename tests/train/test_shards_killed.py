@@ -3,14 +3,11 @@
 import os
 import signal
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from engine_core.checkpoint import Checkpoint, Store, read_content, resolve
 from engine_core.errors import CheckpointError
-from engine_core.ranks import Ranks
 from engine_core.time import Timestamp
 
 from .shards import MODEL, TENSORS, part_of, rank_of
@@ -21,15 +18,15 @@ STEPS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.scandir"}
 SAVED, REFUSED = 0, 3
 
 
-def content_of(version: int) -> Checkpoint:
+def content_of(version):
     return Checkpoint({name: value + version for name, value in MODEL.items()}, {"version": version}, TENSORS)
 
 
-def die_at(step: int) -> None:
+def die_at(step):
     """Let this process be killed before it touches files for a certain time."""
     left = [step]
 
-    def hear(event: str, arguments: tuple[Any, ...]) -> None:
+    def hear(event, arguments):
         if event in STEPS:
             if left[0] == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -38,7 +35,7 @@ def die_at(step: int) -> None:
     sys.addaudithook(hear)
 
 
-def save_in_a_process(folder: Path, version: int, ranks: Ranks, begun: str, step: int | None) -> int:
+def save_in_a_process(folder, version, ranks, begun, step):
     """Save this rank's share in a forked process, which is killed at a step; return its id."""
     share = part_of(content_of(version), ranks.rank, ranks.size)
     pid = os.fork()
@@ -56,12 +53,12 @@ def save_in_a_process(folder: Path, version: int, ranks: Ranks, begun: str, step
         os._exit(code)
 
 
-def end_of(pid: int) -> int:
+def end_of(pid):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 @pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.full), 1])
-def test_whichever_process_is_killed_at_whatever_step_the_latest_checkpoint_loads(victim: int, tmp_path: Path) -> None:
+def test_whichever_process_is_killed_at_whatever_step_the_latest_checkpoint_loads(victim, tmp_path):
     folder, lost = tmp_path / "checkpoints", tmp_path / "lost"
     store = Store(folder)
     store.lock()
