@@ -1,5 +1,7 @@
 """Audit mode names the algorithm that breaks a promise about State: what, where, and what to do, in full sentences."""
 
+import importlib
+
 import pytest
 import torch
 from parts import acting, batches, net, rows
@@ -186,3 +188,19 @@ def test_an_algorithm_that_raises_is_not_judged_and_its_error_passes_through():
         audited(acting(fail, "after_loss"), audit=audit)
     assert audit.findings == []
     assert error.value.__context__ is None and error.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    ("former", "name"),
+    [
+        ("testing", "AlgorithmConformance"),
+        ("audit", "Observer"),
+        ("callbacks.audit", "Audit"),
+        ("doctor", "examine"),
+        ("scaffold", "create_plugin"),
+    ],
+)
+def test_a_former_name_is_an_alias_that_says_where_it_is_now(former, name):
+    with pytest.warns(DeprecationWarning, match=rf"engine_core\.{former}\.{name} .* from engine_core_author"):
+        found = getattr(importlib.import_module(f"engine_core.{former}"), name)
+    assert found.__module__.startswith("engine_core_author")
