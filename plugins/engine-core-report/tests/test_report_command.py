@@ -1,6 +1,7 @@
 """`engine-core report`: what it prints, where it writes, and what it refuses; what the README says of it."""
 
 import copy
+import importlib
 import json
 import os
 import re
@@ -13,7 +14,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import engine_core_report
 from engine_core.cli import main
+from engine_core_report import diff, pictures
 
 from .left_runs import MANIFEST, METRICS, write_run
 
@@ -151,3 +154,16 @@ def test_the_readmes_example_runs_and_its_first_table_has_all_commands(capsys):
     assert Path("both.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     registered = {entry.name for entry in entry_points(group="engine_core.commands") if "_report" in entry.value}
     assert set(re.findall(r"^\| `engine-core (\w+)` \|", README, flags=re.MULTILINE)) == registered
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "now"),
+    [
+        ("engine_core.report", "read_run", engine_core_report),
+        ("engine_core.diff", "compare", diff),
+        ("engine_core.explain", "to_svg", pictures),
+    ],
+)
+def test_an_old_name_is_the_new_one_and_says_where_that_is(module, name, now):
+    with pytest.warns(DeprecationWarning, match=rf"{module}\.{name} has moved: import it from {now.__name__}"):
+        assert getattr(importlib.import_module(module), name) is getattr(now, name)
