@@ -84,7 +84,7 @@ HARSH = {
     "PYTHONUTF8": "0",
 }
 # Of the plugins' tests at the floors: those that use other dependencies than torch; the kit's own tests run there too.
-OF_PLUGINS_AT_FLOORS = [f"tests/test_*{name}.py" for name in ("training", "readme")]
+OF_PLUGINS_AT_FLOORS = ["tests/test_*training.py"]
 # Of the adapters' and trackers' tests at the floors: what is read from the library's hooks and files, and from ranks.
 BESIDE_AT_FLOORS = [f"tests/beside/test_*_{name}.py" for name in (
     "checkpoints", "events", "places", "ranks", "resume", "table",

@@ -210,7 +210,7 @@ def test_without_torch_the_tests_of_the_core_and_of_what_is_installed_are_run(ma
     assert own == matrix.matching(matrix.ROOT, matrix.OF_PARTS_WITHOUT_TORCH)
     files = [file for path in own for file in matrix.ROOT.glob(f"{path}/test_*.py")]
     files += [matrix.ROOT / path for path in own if path.endswith(".py")]
-    assert len(files) > 20
+    assert {"test_report_page", "test_doctor_command", "test_plugins_new"} <= {file.stem for file in files}
     assert not any("import torch" in file.read_text(encoding="utf-8").splitlines() for file in files)
 
 

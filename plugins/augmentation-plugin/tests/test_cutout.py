@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from augmentation_plugin import CutOut, ProgressiveResizing, cutout_batch
-from augmentation_plugin.holes import hole_side
+from augmentation_plugin.holes import hole_side, mask_of
 from engine_core import Algorithm, Engine, Event, Logger, State
 from engine_core.errors import ArgumentError
 from engine_core_author.audit_callback import Audit
@@ -54,6 +54,12 @@ def test_holes_are_those_of_a_loop_over_pixels(height, width, rows, num_holes, l
 )
 def test_the_side_is_the_fraction_of_the_smaller_side_rounded_down_and_at_least_a_pixel(height, width, length, side):
     assert hole_side(height, width, length) == side
+
+
+def test_the_areas_of_a_hole_are_those_that_the_readme_gives():
+    ys, xs = torch.cartesian_prod(torch.arange(32), torch.arange(32)).T.view(2, -1, 1, 1)
+    areas = mask_of(ys, xs, 32, 32, 16).float().mean((1, 2))
+    assert [round(float(share), 2) for share in (areas.mean(), areas.min(), areas.max())] == [0.19, 0.06, 0.25]
 
 
 def test_every_pixel_is_a_centre_equally_often():

@@ -47,6 +47,15 @@ def test_the_bounds_of_the_schedule(arguments, tenths):
     assert [resizing_scale(tenth / 10, *arguments) for tenth in range(11)] == pytest.approx(tenths)
 
 
+def test_the_share_of_pixels_and_the_sizes_of_ten_steps_are_those_that_the_readme_gives():
+    """A quarter of the pixels at first, and half over the whole training, exact or in multiples of 4."""
+    scales = [resizing_scale(step / 3000) for step in range(3000)]
+    assert scales[0] ** 2 == 0.25
+    assert sum(scale**2 for scale in scales) / 3000 == pytest.approx(0.5, abs=0.005)
+    assert sum(resized_side(32, scale, 4) ** 2 for scale in scales) / 3000 == pytest.approx(512, abs=5)
+    assert [resized_side(32, scale, 4) for scale in scales[::300]] == [16] * 6 + [20, 28, 32, 32]
+
+
 @given(FRACTIONS, FRACTIONS, st.floats(0.01, 1), FRACTIONS, FRACTIONS)
 def test_the_scale_never_falls_and_stays_within_its_bounds(one, other, initial, finetune, delay):
     assume(finetune + delay <= 1)

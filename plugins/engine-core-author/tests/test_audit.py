@@ -1,5 +1,7 @@
 """Audit mode names the algorithm that breaks a promise about State: what, where, and what to do, in full sentences."""
 
+import importlib
+
 import pytest
 import torch
 from parts import acting, batches, net, rows
@@ -56,31 +58,16 @@ def test_an_undeclared_write_is_named_with_field_leaf_event_batch_and_remedy(wha
         "schedulers": lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 9),
     }
     _, messages = audited(acting(act, "batch_end"), model=net(), **settings)
-    field = what.partition(" ")[0]
-    assert messages == [
-        (
-            f"Faulty changed {what} at BATCH_END of batch 0 without declaring it: "
-            f"don't change it, or declare writes=('{field}',)"
-        )
-    ]
+    assert messages == [undeclared("Faulty", what, "BATCH_END")]
 
 
-def test_what_is_declared_may_be_written():
-    def scale(event, state):
-        state.loss = state.loss / 2
-
-    assert audited(acting(scale, "after_loss", writes=("loss",)))[1] == []
-
-
-def test_a_field_that_is_declared_does_not_cover_another():
+def test_what_is_declared_may_be_written_and_does_not_cover_another_field():
     def write(event, state):
         state.loss, state.outputs = state.loss / 2, None
 
+    assert audited(acting(write, "after_loss", writes=("loss", "outputs")))[1] == []
     assert audited(acting(write, "after_loss", writes=("loss",)))[1] == [
-        (
-            "Faulty changed outputs at AFTER_LOSS of batch 0 without declaring it: "
-            "don't change it, or declare writes=('loss', 'outputs')"
-        )
+        undeclared("Faulty", "outputs").replace("('outputs',)", "('loss', 'outputs')")
     ]
 
 
@@ -91,25 +78,20 @@ def undeclared(name, field, event="AFTER_LOSS"):
     )
 
 
-def test_an_algorithm_that_declares_nothing_and_changes_something_is_a_finding():
-    def scale(event, state):
-        state.loss = state.loss / 2
+def halve(event, state):
+    state.loss = state.loss / 2
 
-    audit, messages = audited(acting(scale, "after_loss", writes=None), acting(scale, "after_loss", writes=("loss",)))
+
+def test_an_algorithm_that_declares_nothing_and_changes_something_is_a_finding_and_else_it_is_listed():
+    audit, messages = audited(acting(halve, "after_loss", writes=None), acting(halve, "after_loss", writes=("loss",)))
     assert (messages, audit.not_declared) == ([undeclared("Faulty", "loss")], [])
     assert (audit.findings[0].kind, audit.findings[0].writes) == ("undeclared_write", None)
-
-
-def test_an_algorithm_that_declares_nothing_and_changes_nothing_is_listed():
     audit, messages = audited(acting(lambda event, state: None, "after_loss", writes=None))
     assert (messages, audit.not_declared) == ([], ["Faulty"])
 
 
 def test_two_instances_of_one_class_are_distinguished():
-    def scale(event, state):
-        state.loss = state.loss / 2
-
-    messages = audited(acting(scale, "after_loss", writes=("loss",)), acting(scale, "after_loss"))[1]
+    messages = audited(acting(halve, "after_loss", writes=("loss",)), acting(halve, "after_loss"))[1]
     assert [message.split()[0] for message in messages] == ["Faulty-2"]
 
 
@@ -128,12 +110,7 @@ def test_the_distribution_of_the_offender_is_named_with_its_version(install):
     """
     install("halving", {"algorithms": {"halve": "halving:Halve"}}, {"halving": module}, version="2.1")
     audit, messages = audited("halve")
-    assert messages == [
-        (
-            "Halve (halving 2.1) changed loss at AFTER_LOSS of batch 0 without declaring it: "
-            "don't change it, or declare writes=('loss',)"
-        )
-    ]
+    assert messages == [undeclared("Halve (halving 2.1)", "loss")]
     assert str(audit.findings[0].origin) == "halving 2.1"
 
 
@@ -167,12 +144,7 @@ def test_the_microbatch_is_counted():
             state.outputs = None
 
     audit, messages = audited(acting(write, "after_loss"), data=[rows(8)], microbatch_size=3)
-    assert messages == [
-        (
-            "Faulty changed outputs at AFTER_LOSS of batch 0, microbatch 2 without declaring it: "
-            "don't change it, or declare writes=('outputs',)"
-        )
-    ]
+    assert messages == [undeclared("Faulty", "outputs").replace("batch 0", "batch 0, microbatch 2")]
     assert (audit.findings[0].batch, audit.findings[0].repeat) == (0, 2)
 
 
@@ -186,3 +158,19 @@ def test_an_algorithm_that_raises_is_not_judged_and_its_error_passes_through():
         audited(acting(fail, "after_loss"), audit=audit)
     assert audit.findings == []
     assert error.value.__context__ is None and error.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    ("former", "name"),
+    [
+        ("testing", "AlgorithmConformance"),
+        ("audit", "Observer"),
+        ("callbacks.audit", "Audit"),
+        ("doctor", "examine"),
+        ("scaffold", "create_plugin"),
+    ],
+)
+def test_a_former_name_is_an_alias_that_says_where_it_is_now(former, name):
+    with pytest.warns(DeprecationWarning, match=rf"engine_core\.{former}\.{name} .* from engine_core_author"):
+        found = getattr(importlib.import_module(f"engine_core.{former}"), name)
+    assert found.__module__.startswith("engine_core_author")

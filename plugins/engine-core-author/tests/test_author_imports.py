@@ -1,4 +1,4 @@
-"""What the conformance kit costs projects that do not use it, and what is left of it without torch."""
+"""What the conformance kit costs projects that do not use it, and what is left without torch."""
 
 import json
 import subprocess

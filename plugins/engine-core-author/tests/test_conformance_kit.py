@@ -1,4 +1,6 @@
-"""What authors may give to the conformance kit: other parts, algorithms that theirs requires, objects of any class."""
+"""What authors may give to the kit: other parts, required algorithms, objects of any class; what its page says."""
+
+from pathlib import Path
 
 import pytest
 import torch
@@ -7,6 +9,7 @@ from torch import nn
 from engine_core import Algorithm, AlgorithmMetadata, Event
 from engine_core.errors import PluginError
 from engine_core_author import AlgorithmConformance, BrokenRule, PassConformance
+from engine_core_author.rules import ALGORITHM_RULES, PASS_RULES
 
 from .conformance.honest import NoisyLoss, ScaleGradients
 from .conformance.kits import CHECKS, Kit, with_outcome
@@ -17,19 +20,6 @@ PASSED = [
 ]
 
 
-def test_the_checks_have_these_names():
-    assert " ".join(CHECKS) == (
-        "test_metadata test_match_returns_bool test_match_is_pure test_match_only_declared_events test_match_is_fast "
-        "test_writes_declared test_restores test_restores_after_an_exception "
-        "test_no_global_random_draw test_arguments test_repr test_state_dict test_resume test_two_instances "
-        "test_second_run test_batches test_ragged_batches test_microbatches test_two_ranks test_needs "
-        "test_autocast test_order_independent test_compile test_unmatched_cost"
-    )
-    assert " ".join(name for name in vars(PassConformance) if name.startswith("test_")) == (
-        "test_metadata test_total test_stable test_idempotent test_deterministic test_loses_nobody test_fast"
-    )
-
-
 def test_a_message_says_which_rule_was_broken_what_was_seen_why_it_matters_and_how_to_fix_it():
     class Doubled(AtLoss):
         metadata = AlgorithmMetadata(name="double", events=("after_loss",), writes=("loss",))
@@ -37,13 +27,10 @@ def test_a_message_says_which_rule_was_broken_what_was_seen_why_it_matters_and_h
     with pytest.raises(BrokenRule) as error:
         Kit(Doubled).test_metadata()
 
+    rule, seen = RULES["test_metadata"], "metadata.name is 'double', but the class's name in snake case is 'doubled'"
     assert str(error.value) == (
-        "Doubled breaks the rule of test_metadata: Its metadata is a valid AlgorithmMetadata, and its name, if given, "
-        "is the entry point's, or the class's in snake case if no installed distribution ships the class. Seen: "
-        "metadata.name is 'double', but the class's name in snake case is 'doubled'. Why it matters: Configs, "
-        "`before` and `after`, and error messages refer to an algorithm by that one name, and the engine decides by "
-        "metadata alone what to ask and in which order. To fix it: Make metadata with AlgorithmMetadata(...), which "
-        "validates it, and give it the entry point's name."
+        f"Doubled breaks the rule of test_metadata: {rule.says} Seen: {seen}. Why it matters: {rule.why} "
+        f"To fix it: {rule.remedy}"
     )
 
 
@@ -213,3 +200,54 @@ def test_a_check_leaves_the_global_generators_and_the_threads_as_they_were():
     Kit(AtLoss).test_resume()
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.get_num_threads() == threads
+
+
+MODULE = """
+    from engine_core.errors import PluginError
+
+    class Other:
+        def __init__({parameters}):
+            {body}
+
+        match = apply = lambda self, *arguments: False
+"""
+
+
+class OfInstalled(AlgorithmConformance):
+    def make_algorithm(self):
+        return AtLoss()
+
+
+def test_a_plugin_that_cannot_be_imported_or_needs_arguments_is_left_out_of_the_others(install):
+    demanding = MODULE.format(parameters="self, factor", body="pass")
+    install("broken", {"algorithms": {"broken": "broken_module:Other"}}, {"broken_module": "raise ImportError"})
+    install("demanding", {"algorithms": {"demanding": "demanding_module:Other"}}, {"demanding_module": demanding})
+    assert "Other" not in {type(other).__name__ for other in OfInstalled().make_others()}
+
+
+def test_what_the_constructor_of_another_plugin_raises_is_not_taken_for_a_failed_import(install):
+    refusing = MODULE.format(parameters="self", body="raise PluginError('not with this version of its library')")
+    install("refusing", {"algorithms": {"refusing": "refusing_module:Other"}}, {"refusing_module": refusing})
+    with pytest.raises(PluginError, match="not with this version of its library"):
+        OfInstalled().make_others()
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "authors" / "testing.md"
+RULES = {**ALGORITHM_RULES, **{f"{check} (of a pass)": rule for check, rule in PASS_RULES.items()}}
+
+
+def sections():
+    """Return the text below each heading of a check, in one line."""
+    parts = PAGE.read_text(encoding="utf-8").split("\n### ")[1:]
+    return {part.partition("\n")[0]: " ".join(part.partition("\n")[2].partition("\n## ")[0].split()) for part in parts}
+
+
+def test_each_check_has_its_section_in_the_order_of_the_kit():
+    assert list(sections()) == list(RULES)
+
+
+def test_a_section_says_the_rule_why_and_how_to_fix_it():
+    for check, text in sections().items():
+        rule = RULES[check]
+        assert text.startswith(f"{rule.says} *How:* "), check
+        assert f"*Why:* {rule.why} *To fix it:* {rule.remedy}" in text

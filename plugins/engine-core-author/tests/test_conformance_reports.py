@@ -58,15 +58,9 @@ def test_a_broken_rule_is_reported_with_what_was_seen_and_why_and_nothing_of_the
     _, _, report = said.partition("TestHalve.test_writes_declared")
     (line,) = report.partition("TestPickTarget")[0].strip("_ \n").splitlines()
 
-    assert line == (
-        "Halve breaks the rule of test_writes_declared: It runs within a few steps, and `apply` changes only the "
-        "State fields that metadata.writes declares, and never the loader's own tensors in place. Seen: Halve changed "
-        "loss at AFTER_LOSS of batch 0 without declaring it: don't change it, or declare writes=('outputs', 'loss'). "
-        "Why it matters: Users are told what changed their batch or loss, and warned of two writers of one field; a "
-        "loader that keeps its tensors would return changed data in the next epoch. To fix it: Declare the field in "
-        "`writes`, or leave it alone; put new tensors in with state.batch_set_item; return an instance from "
-        "make_algorithm that runs early and accepts the kit's parts."
-    )
+    seen = "loss at AFTER_LOSS of batch 0 without declaring it: don't change it, or declare writes=('outputs', 'loss')"
+    assert line.startswith("Halve breaks the rule of test_writes_declared: It runs within a few steps, and `apply`")
+    assert f" Seen: Halve changed {seen}. Why it matters: " in line and " To fix it: Declare the field in " in line
 
 
 def test_what_the_algorithm_raised_is_shown_from_its_own_code(said):

@@ -156,23 +156,16 @@ def test_the_apache_licence_is_the_repositorys():
     assert (create_plugin("my-algo", license="Apache-2.0") / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
-def test_an_unknown_licence_is_refused_with_the_list():
-    result = run("my-algo", "--license", "GPL-3.0")
-    assert result.exit_code == 2
-    assert result.output == (
-        "Error: 'GPL-3.0' is not an available licence: choose one of Apache-2.0, BSD-3-Clause, MIT, and change "
-        "LICENSE and pyproject.toml afterwards\n"
-    )
-    assert list(Path().iterdir()) == []
-
-
-def test_an_impossible_name_ends_with_code_2_and_nothing_written():
-    result = run("3d")
-    assert result.exit_code == 2
-    assert result.output == (
-        "Error: '3d' can't be the name of a plugin: its package would be '3d', which is not an identifier; begin with "
-        "a letter\n"
-    )
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["my-algo", "--license", "GPL-3.0"], "'GPL-3.0' is not an available licence: choose one of Apache-2.0, BSD-3"),
+        (["3d"], "'3d' can't be the name of a plugin: its package would be '3d', which is not an identifier; begin "),
+    ],
+)
+def test_an_unknown_licence_and_an_impossible_name_are_refused_with_code_2_and_nothing_is_written(arguments, said):
+    result = run(*arguments)
+    assert (result.exit_code, result.output.startswith(f"Error: {said}")) == (2, True)
     assert list(Path().iterdir()) == []
 
 
@@ -186,20 +179,14 @@ def identity(path):
     return status.st_ino, status.st_mode, status.st_size, status.st_mtime_ns
 
 
-@pytest.mark.parametrize(
-    "make",
-    [make_folder, lambda path: path.symlink_to("nowhere")],
-    ids=["a folder", "a link to nowhere"],
-)
+@pytest.mark.parametrize("make", [make_folder, lambda path: path.symlink_to("nowhere")], ids=["folder", "link"])
 def test_whatever_is_there_already_is_left_as_it_is(make):
     path = Path("my-algo")
     make(path)
     before = (identity(path), files(path), list(Path().iterdir()))
     result = run("my-algo")
-    assert (result.exit_code, result.output) == (
-        2,
-        "Error: 'my-algo' already exists and is left as it is: choose another name or folder\n",
-    )
+    said = "Error: 'my-algo' already exists and is left as it is: choose another name or folder\n"
+    assert (result.exit_code, result.output) == (2, said)
     assert (identity(path), files(path), list(Path().iterdir())) == before
 
 
@@ -219,10 +206,8 @@ def test_a_write_that_fails_half_way_leaves_nothing():
     script = f"{limit}\nfrom engine_core.cli import main\nmain(['plugins', 'new', 'my-algo'])"
     command = [sys.executable, "-B", "-c", script]  # -B: the limit would cut the bytecode of what is imported
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (
-        2,
-        "Error: 'my-algo' can't be written; nothing is left of it: File too large\n",
-    )
+    said = "Error: 'my-algo' can't be written; nothing is left of it: File too large\n"
+    assert (done.returncode, done.stderr) == (2, said)
     assert list(Path().iterdir()) == []
 
 

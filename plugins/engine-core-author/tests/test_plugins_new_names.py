@@ -117,15 +117,15 @@ def test_no_module_of_the_standard_library_is_shadowed():
     assert [name for name in modules if not refusal(name).endswith("a module of the standard library")] == []
 
 
+LEGAL_ALGORITHM = "that has lower-case ASCII letters, digits and '_', and begins with a letter"
+
+
 @pytest.mark.parametrize(
     ("algorithm", "reason"),
     [
-        ("", "that has lower-case ASCII letters, digits and '_', and begins with a letter"),
-        ("_x", "that has lower-case ASCII letters, digits and '_', and begins with a letter, as in 'x'"),
-        (
-            "Look ahead",
-            "that has lower-case ASCII letters, digits and '_', and begins with a letter, as in 'look_ahead'",
-        ),
+        ("", LEGAL_ALGORITHM),
+        ("_x", f"{LEGAL_ALGORITHM}, as in 'x'"),
+        ("Look ahead", f"{LEGAL_ALGORITHM}, as in 'look_ahead'"),
         ("l" * 41, "it has 41 characters, at most 40 fit in a line of code"),
         ("loss_guard", "engine-core has a plugin 'loss_guard' of its own"),
     ],

@@ -1,13 +1,16 @@
-"""`engine-core diff`: what differs between two runs, from what they wrote."""
+"""`engine-core diff`: what differs between two runs, from what they wrote; also where no run has written it."""
 
+import itertools
 import json
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from engine_core.cli import main
-from engine_core_report.diff import compare
+from engine_core_report.diff import compare, format_differences, who_moved
 
 ALGORITHMS = ("A", "B", "C")
 MANIFEST = {
@@ -48,8 +51,8 @@ def write(folder, results=RESULTS, **changes):
         Path(folder, "results.json").write_text(json.dumps(results))
 
 
-def run(*arguments):
-    return CliRunner().invoke(main, ["diff", *arguments])
+def run(*arguments, command="diff"):
+    return CliRunner().invoke(main, [command, *arguments])
 
 
 def differences(**changes):
@@ -209,9 +212,104 @@ def test_entries_without_a_name_are_matched_by_position():
     ]
 
 
-def test_damaged_results_are_one_message_and_exit_code_2():
+@pytest.mark.parametrize(
+    ("text", "fault"), [("{", ", it is not JSON: "), ("[" * 100_000, ": it is nested too deeply\n")]
+)
+def test_damaged_results_are_one_message_and_exit_code_2(text, fault):
     write("b")
-    Path("b/results.json").write_text("{")
+    Path("b/results.json").write_text(text)
     result = run("a", "b")
     assert result.exit_code == 2
-    assert result.output.startswith("Error: 'b/results.json' is damaged, it is not JSON: ")
+    assert result.output.startswith(f"Error: 'b/results.json' is damaged{fault}")
+
+
+@settings(max_examples=60)
+@given(st.lists(st.sampled_from("abcdef"), unique=True), st.lists(st.sampled_from("abcdef"), unique=True))
+def test_as_few_as_possible_moved_and_the_rest_kept_their_order(before, after):
+    moved = who_moved(before, after)
+    common = [name for name in after if name in before]
+    assert set(moved) <= set(common)
+    stayed = [name for name in common if name not in moved]
+    assert stayed == [name for name in before if name in stayed]
+    kept = [
+        size
+        for size in range(len(common) + 1)
+        for some in itertools.combinations(common, size)
+        if list(some) == [name for name in before if name in some]
+    ]
+    assert len(stayed) == max(kept)
+
+
+def test_of_two_neighbours_the_one_that_came_forward_has_moved():
+    assert who_moved(["a", "b", "c"], ["b", "a", "c"]) == ["b"]
+
+
+RECORD = {"algorithm": "A", "name": "a", "distribution": None, "version": None, "events": ["init"]}
+ONE = {
+    **MANIFEST,
+    "algorithms": [RECORD],
+    "order": {"init": MANIFEST["order"]["init"][:1]},
+    "steps": {"init": {"given": ["A"]}},
+}
+
+
+def without(key):
+    return json.dumps({k: v for k, v in ONE.items() if k != key})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[" * 100_000, "it is nested too deeply"),
+        ("[" * 101 + "]" * 101, "it is nested deeper than 100"),
+        (without("order"), "order: Field required"),
+        (json.dumps({**ONE, "seed": "x" * 9999}), "seed: Input should be a valid integer, "),
+        (json.dumps({**ONE, "versions": {"\x1b[31m": 1}}), r"versions.\x1b[31m: Input should be a valid string"),
+        (
+            json.dumps({**ONE, "steps": {"init": {"given": ["A", "B"]}}}),
+            "steps of 'init': 'B' is not both among the algorithms and in an order",
+        ),
+        (
+            json.dumps({**ONE, "steps": {"init": {"given": ["A"], "added": [{**RECORD, "algorithm": "C"}]}}}),
+            "steps of 'init': 'C' is not both among the algorithms and in an order",
+        ),
+    ],
+)
+def test_a_damaged_manifest_is_one_short_message(text, message):
+    Path("file.json").write_text(text)
+    result = run("file.json", "file.json")
+    assert (result.exit_code, len(result.output) < 200) == (2, True)
+    assert result.output.startswith(f"Error: 'file.json' is damaged: {message}")
+
+
+def test_json_has_no_bare_nan():
+    write("b", results={"loss": float("nan"), "eval": 1.0})
+    write("c", results={"loss": 1.0, "eval": float("-inf")})
+    assert json.loads(run("b", "c", "--json").output, parse_constant=pytest.fail) == [
+        {"section": "results", "key": "loss", "a": "NaN", "b": 1.0},
+        {"section": "results", "key": "eval", "a": 1.0, "b": "-Infinity"},
+    ]
+
+
+def test_differences_are_shown_without_control_characters():
+    write("b", config={"k\x1b[31m": "one\ntwo\x07"})
+    write("c", config={"k\x1b[31m": 1}, order={"init": order("B\x9b")})
+    assert format_differences(compare("b", "c")) == (
+        "config\n  k\\x1b[31m  one\\ntwo\\x07 -> 1\n\norder\n  init  A, B, C -> B\\x9b"
+    )
+
+
+def test_an_order_is_shown_without_control_characters():
+    names = [{**RECORD, "algorithm": name} for name in ("A\x1b[31m", "\u202eB")]
+    given = {"init": {"given": ["A\x1b[31m", "\u202eB"]}}
+    skipped = [{"what": "x\x07", "why": "y", "events": ["init"]}]
+    write("b", **{**ONE, "algorithms": names, "steps": given}, skipped=skipped, warnings=["w\x1b]0;"])
+    explained = [["b", *more] for more in ([], ["--skipped"], ["--why", "A\x1b[31m", "\u202eB"])]
+    pictures = [["b"], ["b", "--event", "init", "--svg"]]
+    for command, words in [("explain", words) for words in explained] + [("picture", words) for words in pictures]:
+        result = run(*words, command=command)
+        assert (result.exit_code, set("\x1b\x07\u202e") & set(result.output)) == (0, set())
+    assert run("b", command="explain").output.splitlines()[:2] == [
+        "init",
+        "  1. A\\x1b[31m  before \\u202eB: list position",
+    ]

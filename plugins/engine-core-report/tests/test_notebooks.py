@@ -4,6 +4,7 @@ import html
 import re
 import subprocess
 import sys
+from html.parser import HTMLParser
 
 import pytest
 
@@ -13,7 +14,6 @@ from engine_core.messages import escaped
 from engine_core_report import read_run, reading, render
 
 from .left_runs import MANIFEST, write_run
-from .notebook_tables import Tables
 from .test_report_hostile import HOSTILE
 
 
@@ -128,3 +128,32 @@ def test_the_class_of_traces_imports_nothing_for_notebooks():
     program = "import sys; import engine_core.logger; print(sorted({'html'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+class Tables(HTMLParser):
+    """The cells of each row, and the tags."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.rows, self.tags, self._is_cell = [], set(), False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        assert not attrs
+        if tag in ("tr", "caption"):
+            self.rows.append([])
+        self._is_cell = tag in ("td", "th", "caption")
+        if self._is_cell:
+            self.rows[-1].append("")
+
+    @property
+    def text(self):
+        return "".join("".join(row) for row in self.rows)
+
+    def handle_endtag(self, tag):
+        self._is_cell = False
+
+    def handle_data(self, data):
+        if self._is_cell:
+            self.rows[-1][-1] += data

@@ -1,18 +1,26 @@
-"""`engine-core report`: what it prints, where it writes, and what it refuses."""
+"""`engine-core report`: what it prints, where it writes, and what it refuses; what the README says of it."""
 
+import copy
+import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 import webbrowser
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+import engine_core_report
 from engine_core.cli import main
+from engine_core_report import diff, pictures
 
-from .left_runs import MANIFEST, write_run
+from .left_runs import MANIFEST, METRICS, write_run
+
+README = Path(__file__).parents[1].joinpath("README.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(autouse=True)
@@ -133,3 +141,29 @@ def test_a_run_that_is_being_written_can_be_reported_on_at_any_moment():
         assert run("one").exit_code == 0
     (folder / "manifest.json").write_text(json.dumps(MANIFEST)[:-5])
     assert run("one").exit_code == 2
+
+
+def test_the_readmes_example_runs_and_its_first_table_has_all_commands(capsys):
+    (example,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    for name, loss in (("baseline", 0.5), ("changed", 0.75)):
+        manifest = copy.deepcopy(MANIFEST) | {"run_name": name, "seed": int(loss * 4)}
+        metrics = [*METRICS[:2], METRICS[2] | {"eval/loss": loss}]
+        write_run(f"runs/{name}", manifest=manifest, metrics=metrics, results=None)
+    exec(compile(example, "README.md", "exec"), {})
+    assert capsys.readouterr().out == "setting\n  seed  2 -> 3\n"
+    assert Path("both.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    registered = {entry.name for entry in entry_points(group="engine_core.commands") if "_report" in entry.value}
+    assert set(re.findall(r"^\| `engine-core (\w+)` \|", README, flags=re.MULTILINE)) == registered
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "now"),
+    [
+        ("engine_core.report", "read_run", engine_core_report),
+        ("engine_core.diff", "compare", diff),
+        ("engine_core.explain", "to_svg", pictures),
+    ],
+)
+def test_an_old_name_is_the_new_one_and_says_where_that_is(module, name, now):
+    with pytest.warns(DeprecationWarning, match=rf"{module}\.{name} has moved: import it from {now.__name__}"):
+        assert getattr(importlib.import_module(module), name) is getattr(now, name)

@@ -14,35 +14,13 @@ from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.errors import ArgumentError, CheckpointWarning
 from engine_core.time import Timestamp
 from optim_plugin import EMA, SAM, SWA, ema_update, held_buffers, start_average, swa_update, use_average
+from optim_plugin.averages import Average
 
 
 def randomize(model: nn.Module) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_()
-
-
-def test_ema_is_the_closed_sum():
-    """(1 - d) * sum of d^(k-1-i) w_i, i from 0 to k-1, and d^k w_start."""
-    model, d, k = nn.Linear(3, 2).double(), 0.9, 25
-    average, start, seen = start_average(model), model.weight.detach().clone(), []
-    for _ in range(k):
-        randomize(model)
-        seen.append(model.weight.detach().clone())
-        ema_update(average, model, decay=d)
-    expected = d**k * start + (1 - d) * sum(d ** (k - 1 - i) * w for i, w in enumerate(seen))
-    torch.testing.assert_close(average["weight"], expected, rtol=1e-13, atol=1e-14)
-
-
-def test_swa_is_the_plain_mean():
-    model = nn.Linear(3, 2).double()
-    seen = [model.weight.detach().clone()]
-    average = start_average(model)
-    for count in range(1, 8):
-        randomize(model)
-        seen.append(model.weight.detach().clone())
-        swa_update(average, model, count)
-    torch.testing.assert_close(average["weight"], torch.stack(seen).mean(0), rtol=1e-13, atol=1e-14)
 
 
 def test_the_average_is_that_of_torch_with_buffers():
@@ -150,7 +128,7 @@ def test_a_graph_that_was_built_before_still_gives_its_gradients():
     assert torch.equal(torch.autograd.grad(loss, model[0].weight)[0], expected)
 
 
-def test_an_average_of_another_model_is_refused():
+def test_an_average_of_another_model_and_what_is_none_are_refused():
     model, average = nn.Linear(2, 2), start_average(nn.Linear(3, 2))
     with pytest.raises(ValueError, match=r"'weight' has the shape \(2, 2\) in the model and \(2, 3\) in the average"):
         ema_update(average, model)
@@ -158,6 +136,10 @@ def test_an_average_of_another_model_is_refused():
         ema_update({"weight": torch.zeros(2, 2)}, model)
     with pytest.raises(ValueError, match="the model has no 'other'"):
         ema_update({**start_average(model), "other": torch.zeros(1)}, model)
+    with pytest.raises(TypeError, match="an average is tensors by name, not Linear: start_average makes one"):
+        ema_update(model, model)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="the average of 'bias' is not a tensor but int"):
+        swa_update({**start_average(model), "bias": 1}, model, 1)  # type: ignore[dict-item]
 
 
 def test_a_decay_that_is_not_a_share_and_a_mean_of_no_weights_are_refused():
@@ -331,14 +313,6 @@ def test_a_run_without_a_model_and_a_saved_average_of_another_are_refused_in_the
         fire(ema, nn.Linear(2, 2), Event.FIT_START)
 
 
-def test_anything_but_an_average_is_refused():
-    model: Any = nn.Linear(2, 2)
-    with pytest.raises(TypeError, match="an average is tensors by name, not Linear: start_average makes one"):
-        ema_update(model, model)
-    with pytest.raises(TypeError, match="the average of 'bias' is not a tensor but int"):
-        swa_update({**start_average(model), "bias": 1}, model, 1)  # type: ignore[dict-item]
-
-
 @pytest.mark.parametrize(
     ("algorithm", "saved", "ends", "averages"),
     [
@@ -374,3 +348,37 @@ def test_resumed_leniently_with_other_weights_the_average_is_dropped_named_and_s
     with run:
         run.fit()
     assert run.state.algorithms[0].averaged_state_dict()["weight"].shape == (5, 4)
+
+
+on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+
+
+@on_cuda
+def test_averages_follow_weights_that_move():
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    average = Average(model)
+    model.to("cuda")
+    nn.init.ones_(model[0].weight)
+    average.update(get_ema_multi_avg_fn(0.5))  # type: ignore[no-untyped-call]
+    assert {tensor.device.type for tensor in average.copies().values()} == {"cuda"}
+
+
+@on_cuda
+def test_the_functional_form_refuses_an_average_elsewhere():
+    model = nn.Linear(1, 1)
+    average = start_average(model)
+    with pytest.raises(ValueError, match="is on cpu, the weight on cuda"):
+        ema_update(average, model.to("cuda"))
+
+
+@on_cuda
+def test_flattened_recurrent_weights_stay_flat():
+    """A warning of weights in pieces would be an error here."""
+    model = nn.LSTM(4, 4, num_layers=2).to("cuda")
+    average = {name: torch.zeros_like(tensor) for name, tensor in start_average(model).items()}
+    before, x = copy.deepcopy(model.state_dict()), torch.randn(3, 2, 4, device="cuda")
+    expected = model(x)[0]
+    with use_average(model, average):
+        assert not model(x)[0].any()
+    assert torch.equal(model(x)[0], expected)
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())

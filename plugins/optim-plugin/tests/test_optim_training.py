@@ -104,9 +104,7 @@ def digits() -> tuple[torch.Tensor, torch.Tensor]:
 def trained(algorithms: Any) -> nn.Sequential:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 10))
-    x, y = digits()
-    data = list(zip(x[:1280].split(64), y[:1280].split(64), strict=True))
-    with make_trainer(algorithms, model=model, data=data, max_duration="40ep") as trainer:
+    with make_trainer(algorithms, model=model, data=batches_of_digits(1280), max_duration="40ep") as trainer:
         trainer.fit()
     return model
 
@@ -128,10 +126,9 @@ def test_gradients_by_inputs_are_smaller_at_the_same_accuracy():
     assert penalised[1] - plain[1] > -0.01
 
 
-def batches_of_digits() -> list[tuple[torch.Tensor, torch.Tensor]]:
-    data: Any = load_digits()
-    x, y = torch.tensor(data.data / 16, dtype=torch.float32), torch.tensor(data.target)
-    return list(zip(x[:640].split(64), y[:640].split(64), strict=True))
+def batches_of_digits(rows: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    x, y = digits()
+    return list(zip(x[:rows].split(64), y[:rows].split(64), strict=True))
 
 
 def squared_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -144,14 +141,14 @@ def trained_to_corners(algorithms: Any) -> nn.Sequential:
     model = nn.Sequential(nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 10))
     cosine = lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 30)  # noqa: E731
     settings = {"max_duration": "30ep", "loss_fn": squared_error, "schedulers": cosine}
-    with make_trainer(algorithms, model=model, data=batches_of_digits(), **settings) as run:
+    with make_trainer(algorithms, model=model, data=batches_of_digits(640), **settings) as run:
         run.fit()
     return model
 
 
 def loss_up_the_slope(model: nn.Sequential, rho: float) -> tuple[float, float]:
     """Return the loss on all rows at the weights, and `rho` up the slope."""
-    x, y = (torch.cat(parts) for parts in zip(*batches_of_digits(), strict=True))
+    x, y = (torch.cat(parts) for parts in zip(*batches_of_digits(640), strict=True))
     model.zero_grad()
     loss = squared_error(model(x), y)
     loss.backward()

@@ -91,16 +91,6 @@ def test_loss_outputs_and_the_log_are_those_of_the_first_pass():
     assert trainer.state.loss is seen.losses[0]
 
 
-def test_statistics_of_batch_norm_are_those_of_the_first_pass():
-    models = [net(), net()]
-    for model, algorithms in zip(models, (SAM(rho=0.5), ()), strict=True):
-        with make_trainer(algorithms, model=model, max_duration="1ba") as trainer:
-            trainer.fit()
-    for one, other in zip(models[0].buffers(), models[1].buffers(), strict=True):
-        assert torch.equal(one, other)
-    assert models[0][1].num_batches_tracked == 1
-
-
 def test_the_second_pass_draws_its_own_dropout_masks():
     """As in a hand-written loop that runs forward twice."""
     seen = Seen()

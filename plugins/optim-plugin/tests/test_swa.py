@@ -75,15 +75,6 @@ def test_an_interval_that_never_ends_after_start_leaves_evaluation_as_it_is_and_
     assert swa.averaged_state_dict() is None
 
 
-def test_an_instance_in_a_second_run_forgets_the_first():
-    swa = SWA(start=0.5)
-    with make_trainer(swa, Recorder()) as trainer:
-        trainer.fit()
-    with make_trainer(swa, Recorder()) as trainer:
-        trainer.fit("1ba")
-        assert swa.state_dict() == {}
-
-
 def test_a_length_that_is_not_known_is_refused_with_the_first_batch():
     state = State(model=net())
     with pytest.raises(ValueError, match="max_duration is not known"):

@@ -1,6 +1,5 @@
 """Wrong arguments, and such as exclude each other, are refused where they are given, with what to do."""
 
-import math
 import re
 from typing import Any
 
@@ -26,12 +25,9 @@ def selector(scores: Any, k: int, generator: Any) -> Any: ...
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"keep": 0.0}, ValueError, r"keep=0\.0 .*\(0, 1\].*as 0\.5"),
     ({"keep": 1.5}, ValueError, r"keep=1\.5 .*\(0, 1\]"),
-    ({"keep": math.nan}, ValueError, "keep=nan .*finite"),
     ({"keep": True}, TypeError, r"keep=True \(bool\) has to be a number"),
-    ({"keep": "0.5"}, TypeError, r"keep='0\.5' \(str\)"),
     ({"scale_factor": 1.5}, ValueError, r"scale_factor=1\.5 .*1 at full size"),
     ({"start": 0.9, "end": 0.9}, ValueError, r"start=0\.9 has to be before end=0\.9"),
-    ({"start": -0.1}, ValueError, r"start=-0\.1 .*\[0, 1\]"),
     ({"end": "1"}, TypeError, "end='1'"),
     ({"interrupt": -1}, ValueError, r"interrupt=-1 .*\[0, inf\).*0: none"),
     ({"interrupt": 2.0}, TypeError, r"interrupt=2\.0 \(float\) has to be a whole number"),
@@ -39,7 +35,6 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"target_key": (len, "x")}, TypeError, r"target_key=.*pair \(getter, setter\)"),
     ({"index_key": 1.5}, TypeError, r"index_key=1\.5 has to be an index"),
     ({"selector": "cfd"}, ValueError, "selector='cfd' has to be one of 'composer', 'cdf', 'topk', 'uniform', or"),
-    ({"selector": 3}, TypeError, r"selector=3 \(int\) has to be one of"),
     ({"scorer": "carry"}, ValueError, "has to be one of 'forward', 'stale', 'carried', or, in Python, a function"),
     ({"scorer": None}, TypeError, r"scorer=None \(NoneType\) has to be one of"),
     ({"bn": "freeze"}, ValueError, "bn='freeze' has to be one of 'frozen', 'eval', 'train'"),
@@ -48,11 +43,9 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"scope": "ranks"}, ValueError, "scope='ranks' has to be one of 'global', 'rank'.*'rank'"),
     ({"floor": 1}, ValueError, r"floor=1 has to be within \[0, 1\)"),
     ({"multiple_of": 0}, ValueError, r"multiple_of=0 has to be within \[1, inf\)"),
-    ({"multiple_of": 2.5}, TypeError, r"multiple_of=2\.5 \(float\) has to be a whole number"),
     ({"refresh": 0, "scorer": "stale", **IDS}, ValueError, r"refresh=0 has to be within \[1, inf\)"),
     ({"momentum": 1, "scorer": "carried", **IDS}, ValueError, r"momentum=1 has to be within \[0, 1\)"),
     ({"generator_seed": -1}, ValueError, r"generator_seed=-1 has to be within \[0, inf\)"),
-    ({"generator_seed": "x"}, TypeError, r"generator_seed='x' \(str\) has to be a whole number"),
 ]
 EXCLUDED: list[tuple[dict[str, Any], str]] = [
     ({"scorer": "carried"}, "scorer='carried' keeps scores by example and needs index_key"),
@@ -121,11 +114,7 @@ def test_numpy_numbers_and_all_kinds_of_keys_are_taken() -> None:
     ("arguments", "error", "message"),
     [
         ({"scale_factor": 2}, ValueError, "scale_factor=2 "),
-        (
-            {"scale_factor": 0.5},
-            ValueError,
-            r"3, 4 or 5 dimensions, but these have 2 \(shape \(8, 3\)\): set scale_factor=1",
-        ),
+        ({"scale_factor": 0.5}, ValueError, r"but these have 2 \(shape \(8, 3\)\): set scale_factor=1"),
         ({"loss_fun": "mse"}, TypeError, r"loss_fun has to be callable as loss_fun\(outputs, targets\), not 'mse'"),
         ({"loss_fun": lambda a, b: a}, TypeError, "takes no `reduction`.*reduction='mean'"),
         ({"target": torch.zeros(7)}, ValueError, "input has 8 rows and target 7"),
@@ -163,8 +152,8 @@ def test_what_can_be_called_so_is_taken(scorer: Any) -> None:
     assert SelectiveBackprop(scale_factor=1, scorer=scorer).scorer is scorer
 
 
-TABLE = {"index_key": 2, "scale_factor": 1}
 ALWAYS = {"start": 0, "end": 1}
+CARRIED = {**ALWAYS, "index_key": 2, "scale_factor": 1, "scorer": "carried"}
 
 
 @pytest.mark.parametrize(
@@ -176,16 +165,8 @@ ALWAYS = {"start": 0, "end": 1}
         ({**ALWAYS, "scope": "rank"}, "own_forward row_loss", ""),
         ({"scorer": "stale", "index_key": 2, "scope": "rank"}, "own_forward duration row_loss", ""),
         ({"scorer": max, "scale_factor": 1}, "duration row_loss global_batch", ""),
-        (
-            {**ALWAYS, **TABLE, "scorer": "carried"},
-            "whole_batch row_loss global_batch",
-            "before_train_batch after_loss batch_end",
-        ),
-        (
-            {**ALWAYS, **TABLE, "scorer": "carried", "scope": "rank"},
-            "whole_batch row_loss",
-            "before_train_batch after_loss",
-        ),
+        (CARRIED, "whole_batch row_loss global_batch", "before_train_batch after_loss batch_end"),
+        ({**CARRIED, "scope": "rank"}, "whole_batch row_loss", "before_train_batch after_loss"),
         ({**ALWAYS, "scale_factor": 1, "reuse": "auto"}, "row_loss global_batch", "before_forward after_forward"),
         ({"selector": "uniform"}, "duration global_batch", ""),
         ({**ALWAYS, "selector": "uniform", "scope": "rank"}, "", ""),

@@ -123,14 +123,6 @@ def test_stale_scores_are_those_of_counted_visits_also_when_they_are_restored(
         assert scores.tolist() == near(expected.scores(keys, scored))
 
 
-def test_a_loss_that_is_not_finite_is_nan_and_where_asked_a_finite_one_is_kept() -> None:
-    table, ids = filled(NAN, 2.0), torch.arange(3)
-    table.record(ids, torch.tensor([INF, -INF, NAN]), momentum=0.5, keep_finite=True)
-    assert table.look_up(ids).tolist() == near([NAN, 2, NAN])
-    table.record(ids, torch.tensor([4.0, NAN, 4.0]), momentum=0.5)
-    assert table.look_up(ids).tolist() == near([4, NAN, 4])
-
-
 @pytest.mark.parametrize(
     ("of_losses", "of_ids"), [(torch.bfloat16, torch.int8), (torch.float64, torch.uint8), (torch.float16, torch.int64)]
 )

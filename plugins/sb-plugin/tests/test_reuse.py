@@ -122,10 +122,6 @@ def test_five_steps_have_the_same_bits(make: Any, shape: Any, layers: int, keep:
     assert assert_same(make(), shape, int(shape[0] * keep), adam).reused == layers
 
 
-def test_the_mlp_of_the_benchmark_keeps_its_bits() -> None:
-    assert assert_same(mlp(784, 1024, 1024, 10), (512, 784), 256).reused == 3
-
-
 @pytest.mark.parametrize(("make", "shape", "reused"), [(Odd, (64, 32), 4), (mixed_modes, (64, 32), 2)])
 def test_shared_seldom_used_and_frozen_layers_and_modes_keep_their_bits(make: Any, shape: Any, reused: int) -> None:
     assert assert_same(make(), shape, 32).reused >= reused

@@ -79,35 +79,31 @@ def test_a_model_that_does_not_repeat_itself_is_found_and_the_step_is_exact(func
     assert (reuse.fault or "").startswith(OTHER_INPUTS)
 
 
-def test_an_output_changed_in_place_is_found_and_the_step_is_exact() -> None:
-    reuse = LinearOutputs()
-    assert_exact(net(nn.ReLU(inplace=True)), reuse)
-    assert (reuse.fault or "").startswith("the input or the output of layer '0' was changed in place")
-
-
-WRITES: dict[str, Callable[[nn.Parameter], Any]] = {
-    "in place": lambda weight: weight.mul_(2),
-    "by .data": lambda weight: weight.data.clamp_(-0.01, 0.01),
-    "other .data": lambda weight: setattr(weight, "data", weight.data.flip(0)),
-}
-
-
-def recorded(model: nn.Module, x: torch.Tensor = X) -> LinearOutputs:
+def recorded(
+    model: nn.Module, x: torch.Tensor = X, rows: torch.Tensor = ROWS, reuse: LinearOutputs | None = None
+) -> LinearOutputs:
     """Return the outputs of a scoring forward, ready for the training one."""
-    reuse = LinearOutputs()
-    with torch.no_grad(), reuse.recording(model, 32):
+    reuse = reuse or LinearOutputs()
+    with torch.no_grad(), reuse.recording(model, len(x)):
         model(x)
-    reuse.keep(ROWS)
+    reuse.keep(rows)
     reuse.replay()
     return reuse
 
 
-@pytest.mark.parametrize(("name", "how"), [("weight", "in place"), ("weight", "other .data"), ("bias", "by .data")])
-def test_weights_changed_after_scoring_are_found(name: str, how: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("weight", lambda weight: weight.mul_(2)),
+        ("weight", lambda weight: setattr(weight, "data", weight.data.flip(0))),
+        ("bias", lambda bias: bias.data.clamp_(-0.01, 0.01)),
+    ],
+)
+def test_weights_changed_after_scoring_are_found(name: str, change: Callable[[nn.Parameter], Any]) -> None:
     model = net()
     reuse = recorded(model)
     with torch.no_grad():
-        WRITES[how](getattr(model[0], name))
+        change(getattr(model[0], name))
     assert torch.equal(model(X[ROWS]), model[1](F.linear(X[ROWS], model[0].weight, model[0].bias)))
     assert reuse.fault == "the weights of layer '0' were changed between scoring and training"
 
@@ -209,12 +205,7 @@ def test_rows_that_are_not_finite_are_compared_by_their_bits() -> None:
     reuse, x = LinearOutputs(), X.clone()
     x[0], x[2] = torch.nan, torch.inf
     for _ in range(3):
-        with torch.no_grad(), reuse.recording(model := nn.Linear(64, 512), 32):
-            model(x)
-        reuse.keep(ROWS)
-        reuse.replay()
-        model(x[ROWS])
-        reuse.end()
+        given_again(nn.Linear(64, 512), x, ROWS, reuse)
         assert (reuse.reused, reuse.fault, reuse.rounding) == (1, None, None)
 
 
@@ -222,10 +213,7 @@ def given_again(
     model: nn.Module, x: torch.Tensor, rows: torch.Tensor, reuse: LinearOutputs, kept: torch.Tensor | None = None
 ) -> torch.Tensor:
     """Return what a step's training forward gives for `kept`, by default the rows that were scored."""
-    with torch.no_grad(), reuse.recording(model, len(x)):
-        model(x)
-    reuse.keep(rows)
-    reuse.replay()
+    recorded(model, x, rows, reuse)
     output: torch.Tensor = model(x[rows] if kept is None else kept)
     reuse.end()
     return output
@@ -345,11 +333,8 @@ def test_an_output_that_is_changed_in_place_in_training_only_keeps_its_bits(shap
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
 def test_a_copy_made_in_the_middle_of_a_step_computes_as_the_layers_do(copied: Any) -> None:
-    model, reuse, x = nn.Sequential(nn.Linear(64, 512)), LinearOutputs(), torch.randn(32, 64)
-    with torch.no_grad(), reuse.recording(model, 32):
-        model(x)
-    reuse.keep(ROWS)
-    reuse.replay()
+    model, x = nn.Sequential(nn.Linear(64, 512)), torch.randn(32, 64)
+    reuse = recorded(model, x)
     twin = copied(model)
     reuse.end()
     assert len(pickle.dumps(twin)) < len(pickle.dumps(model)) + 500  # what was recorded is not in it

@@ -100,12 +100,6 @@ def test_a_net_of_fixed_input_size_is_scored_at_full_size_with_a_warning() -> No
     assert net[0].num_batches_tracked == 0
 
 
-def test_inputs_too_small_to_be_scaled_are_scored_at_full_size() -> None:
-    with pytest.warns(UserWarning, match="scale_factor"):
-        rows, _ = select_using_loss(torch.randn(4, 1, 1), torch.zeros(4), lambda v: v.flatten(), absolute, 0.5, 0.5)
-    assert rows.shape == (2, 1, 1)
-
-
 def test_a_model_that_fails_at_any_size_raises_its_own_error_and_no_warning() -> None:
     def broken(x: torch.Tensor) -> torch.Tensor:
         raise RuntimeError(f"no use for {tuple(x.shape)}")
@@ -152,14 +146,6 @@ def test_the_uniform_selector_calls_neither_model_nor_loss() -> None:
     kept, targets = select_using_loss(x, -x, never, never, generator=seeded(0), selector="uniform")
     assert torch.equal(kept, -targets)
     assert len(kept) == 4
-
-
-def test_a_function_as_selector_gets_the_losses_and_decides() -> None:
-    x = torch.tensor([3.0, 1.0, 2.0, 0.0])
-    kept, _ = select_using_loss(
-        x, 2 * x, nn.Identity(), absolute, selector=lambda scores, k, generator: (-scores).topk(k).indices
-    )
-    assert kept.tolist() == [1.0, 0.0]
 
 
 @pytest.mark.parametrize(

@@ -47,13 +47,6 @@ def test_the_blur_is_the_convolution_by_definition(size, stride, along, is_batch
     torch.testing.assert_close(blur_2d(x, stride, along), brute_force(x, stride, along), rtol=0, atol=1e-12)
 
 
-def test_the_filter_is_the_binomial_one_divided_by_16():
-    impulse = torch.zeros(1, 1, 5, 5)
-    impulse[..., 2, 2] = 16
-    expected = F.pad(torch.tensor([[1.0, 2, 1], [2, 4, 2], [1, 2, 1]]), (1, 1, 1, 1))
-    assert torch.equal(blur_2d(impulse)[0, 0], expected)
-
-
 def test_the_reflection_for_deterministic_algorithms_is_the_same():
     x = torch.randn(2, 3, 5, 4)
     for height, width in product((0, 1), repeat=2):
@@ -165,11 +158,6 @@ def test_the_filter_is_where_the_layer_is_and_survives_without_being_saved(make)
     assert torch.equal(layer.to(torch.bfloat16).taps, expected.bfloat16())
 
 
-def test_a_layer_that_blurs_last_says_so():
-    layers = [BlurConv2d(2, 4, 3, 2, blur_first=is_first) for is_first in (True, False)]
-    assert ["blur_first=False" in repr(layer) for layer in layers] == [False, True]
-
-
 class Own(nn.Conv2d):
     """A convolution that computes something else."""
 
@@ -230,30 +218,13 @@ def test_what_cannot_be_blurred_is_left_alone(layer):
     assert apply_blurpool(nn.Sequential(layer)) == []
 
 
-@pytest.mark.parametrize(("blur_first", "counts"), [(True, [2.0, 3, 2]), (False, [2.5, 3, 2.5])])
-def test_blurred_first_what_a_convolution_gives_at_the_border_is_sharp_and_last_it_is_blurred(
-    blur_first,
-    counts,
-):
-    """Of a constant image, a sum over 3x3 gets 2, 3, 3, 3, 2 places along each axis; elsewhere both orders agree."""
-    model = nn.Sequential(nn.Conv2d(16, 1, 3, stride=2, padding=1, bias=False))
-    nn.init.constant_(model[0].weight, 1 / 16)
-    apply_blurpool(model, blur_first=blur_first)
-    places = torch.tensor(counts)
-    torch.testing.assert_close(model(torch.ones(1, 16, 5, 5))[0, 0], places.outer(places))
-
-
-def test_parameters_and_their_names_and_optimizers_stay():
+def test_parameters_and_their_names_stay():
     model = net()
-    before, weights = dict(model.named_parameters()), copy.deepcopy(model.state_dict())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    groups = [list(group["params"]) for group in optimizer.param_groups]
-    apply_blurpool(model, optimizers=[optimizer])
+    before = dict(model.named_parameters())
+    apply_blurpool(model)
     after = dict(model.named_parameters())
-    assert list(after) == list(before)
-    assert all(after[name] is before[name] for name in before)
-    assert all(one is other for one, other in zip(groups[0], optimizer.param_groups[0]["params"], strict=True))
-    model.load_state_dict(weights)
+    assert list(after) == list(before) and all(after[name] is before[name] for name in before)
+    model.load_state_dict(net().state_dict())
 
 
 @pytest.mark.parametrize(

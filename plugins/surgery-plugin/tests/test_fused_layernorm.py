@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from surgery_parts import digits, run_init, train_on_digits, twins
+from surgery_parts import digits, train_on_digits, twins
 from torch import nn
 from torch.nn import functional as F
 
-from engine_core import Algorithm, AlgorithmMetadata, Event, State
 from surgery_plugin import ComputeDtypeLayerNorm, FusedLayerNorm, apply_fused_layernorm
 from surgery_plugin.compute_dtype_layernorm import find_apex
 
@@ -252,23 +251,6 @@ def test_an_encoder_in_evaluation_computes_bit_for_bit_what_it_did(nested):
         before = encoder(x, src_key_padding_mask=mask)
         assert len(apply_fused_layernorm(encoder)) == 4
         assert torch.equal(encoder(x, src_key_padding_mask=mask), before)
-
-
-class AddNorm(Algorithm):
-    metadata = AlgorithmMetadata(events=("init",), writes=("model",))
-
-    def match(self, event: Event, state: State) -> bool:
-        return event is Event.INIT
-
-    def apply(self, event: Event, state: State, logger: Any) -> None:
-        state.model.append(nn.LayerNorm(4))
-
-
-@pytest.mark.parametrize("step", [1, -1])
-def test_norms_that_others_put_in_are_replaced_too(step):
-    model = nn.Sequential(nn.Linear(4, 4))
-    run_init(model, *[AddNorm(), FusedLayerNorm()][::step])
-    assert type(model[1]) is ComputeDtypeLayerNorm
 
 
 class Recorder(nn.Module):

@@ -51,12 +51,6 @@ def test_old_layers_stay_the_very_ones_and_dropout_acts_on_the_product():
     assert [model[2], model[3], model[4]] == before[2:]
 
 
-def test_each_hidden_layer_of_a_deep_net_is_gated():
-    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 2))
-    assert apply_gated_linear_units(model) == ["0", "2"]
-    assert model(torch.randn(3, 4)).shape == (3, 2)
-
-
 SHARED = nn.Linear(4, 4)
 RUN = nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)
 
@@ -179,16 +173,6 @@ def test_in_evaluation_and_in_training_a_layer_computes_the_formula(norm_first, 
     for mode in MODES.values():
         with mode():
             torch.testing.assert_close(layer.eval()(x), by_hand(layer, act, x))
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_layer_with_padding_computes_the_formula(mode):
-    layer = make_layer().eval()
-    apply_gated_linear_units(layer)
-    x, mask = torch.randn(3, 5, 8), padding()
-    with MODES[mode]():
-        out, expected = layer(x, src_key_padding_mask=mask), by_hand(layer, F.relu, x, key_padding_mask=mask)
-    torch.testing.assert_close(out[~mask], expected[~mask])
 
 
 @pytest.mark.parametrize(("mode", "is_wrapped"), [*((mode, False) for mode in MODES), ("no_grad", True)])

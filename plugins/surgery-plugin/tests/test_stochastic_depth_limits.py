@@ -145,7 +145,6 @@ MAKERS: dict[str, Any] = {
     "sample": lambda: StochasticDepth(drop_rate=0.5),
     "batch": lambda: StochasticDepth(drop_rate=0.5, drop_per="batch"),
 }
-ORDERS = list(itertools.permutations(("gated", "fused", "sample")))
 
 
 class Net(nn.Module):
@@ -177,8 +176,8 @@ def test_all_orders_train_the_same_bit_for_bit(names):
         assert torch.equal(out, computed)
 
 
-@pytest.mark.parametrize("order", ORDERS, ids="-".join)
-def test_blocks_come_after_the_layers_in_them_and_the_norms_last(order):
-    with Engine(State(algorithms=[MAKERS[name]() for name in order]), Logger()) as engine:
-        explained = [line.algorithm for line in engine.explain("init")]
-    assert explained == ["GatedLinearUnits", "StochasticDepth", "FusedLayerNorm"]
+def test_blocks_come_after_the_layers_in_them_and_the_norms_last():
+    for order in itertools.permutations(("gated", "fused", "sample")):
+        with Engine(State(algorithms=[MAKERS[name]() for name in order]), Logger()) as engine:
+            explained = [line.algorithm for line in engine.explain("init")]
+        assert explained == ["GatedLinearUnits", "StochasticDepth", "FusedLayerNorm"]

@@ -1,12 +1,16 @@
-"""Algorithms that break a promise about metadata, match, State or generators: one fault each."""
+"""Algorithms that break a promise about metadata, match, State, generators, needs or `repr`: one fault each."""
 
+import itertools
 import random
 
 import torch
+from torch import nn
 
 from engine_core import Algorithm, AlgorithmMetadata, Event
+from engine_core.batch import Batches
+from engine_core.errors import ArgumentError
 
-from .subjects import AtLoss, OfAPair, OnTuples, caught_by
+from .subjects import AtItsEvents, AtLoss, Counting, OfAPair, OnTuples, caught_by
 
 
 @caught_by("test_match_returns_bool")
@@ -137,3 +141,213 @@ class DrawsFromPython(AtLoss):
 class SeedsTheGlobalGenerator(AtLoss):
     def validate(self, state):
         torch.manual_seed(1)
+
+
+@caught_by("test_arguments")
+class TakesNaN(AtLoss):
+    def __init__(self, scale=0.5):
+        if scale <= 0:
+            raise ArgumentError(f"scale={scale!r} has to be positive")
+        self.scale = scale
+
+
+@caught_by("test_repr")
+class ShowsItsAddress(AtLoss):
+    __repr__ = object.__repr__
+
+
+@caught_by("test_repr")
+class ShowsHowOftenItWasShown(AtLoss):
+    shown = 0
+
+    def __repr__(self):
+        self.shown += 1
+        return f"ShowsHowOftenItWasShown({self.shown})"
+
+
+@caught_by("test_repr")
+class ShowsItsNumber(AtLoss):
+    made = itertools.count()
+
+    def __init__(self):
+        self.number = next(self.made)
+
+    def __repr__(self):
+        return f"ShowsItsNumber({self.number})"
+
+
+@caught_by("test_repr")
+class ShowsTooMuch(AtLoss):
+    def __repr__(self):
+        return f"ShowsTooMuch({[*range(1000)]})"
+
+
+@caught_by("test_repr")
+class ShowsWhatItHasSeen(AtLoss):
+    seen = ""
+
+    def factor(self, state):
+        self.seen = str([float(state.loss.detach())] * 100)
+        return 0.5
+
+    def __repr__(self):
+        return f"ShowsWhatItHasSeen({self.seen})"
+
+
+@caught_by("test_arguments")
+class ComparesTensors(AtLoss):
+    weights = torch.ones(2)
+
+    def __eq__(self, other):
+        return self.weights == getattr(other, "weights", 0)
+
+    def __hash__(self):
+        return 1
+
+
+class AtGradients(AtItsEvents):
+    """Runs before the optimizers step."""
+
+    metadata = AlgorithmMetadata(events=("after_train_batch",), writes=("model",))
+
+
+@caught_by("test_needs", also=["test_writes_declared"])
+class ComputesGradientsAgain(AtGradients):
+    """Without a closure, it does nothing."""
+
+    def apply(self, event, state, logger):
+        if state.loop.closure is not None:
+            with torch.no_grad():
+                for weight in state.model.parameters():
+                    weight.mul_(0.99)
+            state.loop.closure()
+
+
+@caught_by("test_needs")
+class ScalesByProgress(AtLoss):
+    """Without a duration it does something else."""
+
+    def factor(self, state):
+        elapsed = state.get_elapsed_duration()
+        return 1.0 if elapsed is None else 1 - 0.5 * elapsed.value
+
+
+@caught_by("test_needs", also=["test_batches", "test_two_ranks"])
+class AsksForTheLossOfRows(AtLoss):
+    """Without a loss function there is none."""
+
+    def factor(self, state):
+        first = state.loss_fn(state.outputs[:1].detach(), state.batch[1][:1])
+        return 1 / (1 + first.item())
+
+
+@caught_by("test_needs")
+class AddsALayer(AtItsEvents):
+    """An optimizer that was made before does not train it."""
+
+    metadata = AlgorithmMetadata(events=("init",), writes=("model",))
+
+    def apply(self, event, state, logger):
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(0)
+            for name, module in [*state.model.named_modules()]:
+                if isinstance(module, nn.LayerNorm):
+                    parent, _, key = name.rpartition(".")
+                    setattr(state.model.get_submodule(parent), key, nn.LayerNorm(module.normalized_shape))
+
+
+@caught_by("test_needs")
+class SkipsEachThirdStep(AtGradients):
+    """In a loop that steps all the same nothing is skipped."""
+
+    def apply(self, event, state, logger):
+        if state.timestamp.batch % 3 == 2:
+            state.skip_step()
+
+
+@caught_by("test_needs")
+class StopsAfterThreeBatches(Algorithm):
+    """In a loop that does not ask, training continues."""
+
+    metadata = AlgorithmMetadata(events=("batch_end",))
+
+    def match(self, event, state):
+        return event is Event.BATCH_END and state.timestamp.batch == 3
+
+    def apply(self, event, state, logger):
+        state.stop_training("it is enough")
+
+
+@caught_by("test_needs", also=["test_batches"])
+class ExpectsTheBatchOfTheStep(AtItsEvents):
+    """Where a step has several batches, the last is not the one that it saw at the beginning."""
+
+    metadata = AlgorithmMetadata(events=("before_train_batch", "after_train_batch"), writes=())
+
+    def apply(self, event, state, logger):
+        if event is Event.BEFORE_TRAIN_BATCH:
+            self.seen = state.batch[0]
+        elif self.seen is not state.batch[0]:
+            raise RuntimeError(f"that is another batch, of {Batches().rows(state.batch)} rows")
+
+
+@caught_by("test_restores")
+class ShrinksAfterEvaluation(AtItsEvents):
+    metadata = AlgorithmMetadata(events=("eval_end",), writes=("model",))
+
+    @torch.no_grad()
+    def apply(self, event, state, logger):
+        for weight in state.model.parameters():
+            weight.mul_(0.9)
+
+
+@caught_by("test_no_global_random_draw")
+class SeedsItsGeneratorWithAConstant(Counting):
+    def apply(self, event, state, logger):
+        if event is Event.INIT:
+            self.generator = torch.Generator().manual_seed(0)
+        else:
+            super().apply(event, state, logger)
+
+    def factor(self, state):
+        return 1 + 0.1 * torch.rand((), generator=self.generator).item()
+
+    def state_dict(self):
+        return {"generator": self.generator.get_state()}
+
+    def load_state_dict(self, state):
+        self.generator.set_state(state["generator"])
+
+
+@caught_by("test_resume")
+class CountsWithinTheEpoch(AtLoss):
+    metadata = AlgorithmMetadata(events=("epoch_start", "after_loss"), writes=("loss",))
+    count = 0
+
+    def apply(self, event, state, logger):
+        if event is Event.EPOCH_START:
+            self.count = 0
+        else:
+            super().apply(event, state, logger)
+
+    def factor(self, state):
+        self.count += 1
+        return 1 + 0.1 * self.count
+
+
+@caught_by("test_arguments")
+class KeepsWhateverItIsGivenToItself(AtLoss):
+    def __init__(self, scale):
+        self._scale = scale
+
+    @classmethod
+    def make(cls):
+        return cls(0.5)
+
+
+@caught_by("test_microbatches")
+class TakesLargeMicrobatchesOnly(AtLoss):
+    """Of microbatches of 3, 3 and 2 rows it takes two."""
+
+    def match(self, event, state):
+        return super().match(event, state) and len(state.outputs) >= 3

@@ -49,16 +49,8 @@ def nest() -> Any:
 def test_each_module_of_the_type_is_replaced_wherever_it_is():
     model = nest()
     assert replace_modules(model, {nn.ReLU: gelu}) == ["stem.1", "blocks.0", "heads.a"]
-    kinds = {name: type(module).__name__ for name, module in model.named_modules() if not list(module.children())}
-    assert kinds == {
-        "stem.0": "Linear",
-        "stem.1": "GELU",
-        "blocks.0": "GELU",
-        "blocks.1.0": "ReLU6",
-        "blocks.1.1": "Linear",
-        "heads.a": "GELU",
-        "heads.b": "Linear",
-    }
+    kinds = [type(module).__name__ for module in model.modules() if not list(module.children())]
+    assert kinds == ["Linear", "GELU", "GELU", "ReLU6", "Linear", "GELU", "Linear"]
 
 
 def test_the_policy_of_the_most_specific_type_decides_alone():
@@ -86,28 +78,19 @@ def test_the_policy_of_the_most_specific_type_decides_alone():
 def test_none_and_the_module_itself_leave_it():
     model = net()
     before = list(model.modules())
-    assert replace_modules(model, {nn.Linear: lambda m, n: None, nn.ReLU: lambda m, n: m, nn.Module: gelu_at("3")}) == [
-        "3"
-    ]
+    policies = {nn.Linear: lambda m, n: None, nn.ReLU: lambda m, n: m}
+    assert replace_modules(model, {**policies, nn.Module: lambda m, n: nn.GELU() if n == "3" else None}) == ["3"]
     assert list(model.modules())[:4] == before[:4]
 
 
-def gelu_at(place: str) -> Any:
-    return lambda module, name: nn.GELU() if name == place else None
-
-
-def test_what_was_put_in_is_not_searched():
+def test_what_was_put_in_is_not_searched_and_a_module_within_a_replaced_one_is_not_asked_for():
     model = nn.Sequential(nn.Sequential(nn.ReLU()), nn.ReLU())
     assert replace_modules(model, {nn.ReLU: lambda m, n: nn.Sequential(nn.ReLU(), m)}) == ["0.0", "1"]
     assert repr(model) == repr(nn.Sequential(nn.Sequential(nn.Sequential(nn.ReLU(), nn.ReLU())), model[1]))
-
-
-def test_a_module_within_a_replaced_one_is_not_asked_for():
     asked: list[str] = []
     model = nn.Sequential(nn.Sequential(nn.ReLU()), nn.ReLU())
     outer = {nn.Sequential: lambda m, n: Wrap(m) if n else None, nn.ReLU: lambda m, n: asked.append(n)}
-    assert replace_modules(model, outer) == ["0"]
-    assert asked == ["1"]
+    assert (replace_modules(model, outer), asked) == (["0"], ["1"])
 
 
 def test_a_module_with_two_names_is_asked_for_once_and_replaced_in_both_places():
@@ -140,34 +123,14 @@ def test_a_new_module_that_holds_another_replaced_one_holds_what_took_its_place(
     names = replace_modules(model, {nn.ReLU: lambda m, n: Wrap(model["b"]), nn.Linear: wrap})
     assert names == ["a", "a.inner", "b"]
     assert model["a"].inner is model["b"]
-
-
-def test_a_wrapper_may_be_taken_off():
-    inner = nn.Linear(2, 2)
-    model = nn.Sequential(Wrap(inner), nn.ReLU())
-    assert replace_modules(model, {Wrap: lambda m, n: m.inner}) == ["0"]
-    assert model[0] is inner
+    inner = model["b"].inner
+    assert replace_modules(model, {Wrap: lambda m, n: m.inner if n == "a.inner" else None}) == ["a.inner", "b"]
+    assert model["b"] is inner
 
 
 def test_the_output_projection_of_attention_is_not_offered_as_it_is_never_called():
     model = nn.Sequential(nn.TransformerEncoderLayer(4, 2, 8, batch_first=True))
     assert replace_modules(model, {nn.Linear: wrap}) == ["0.linear1", "0.linear2"]
-
-
-def test_a_replaced_part_of_an_encoder_layer_runs_in_evaluation_too():
-    class Silent(nn.LayerNorm):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.zeros_like(x)
-
-    layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
-    model = nn.TransformerEncoder(layer, 2).eval()
-    padding = torch.tensor([[False, False, True]])
-    with torch.no_grad():
-        assert replace_modules(model, {nn.LayerNorm: lambda m, n: Silent(4) if n.endswith("norm2") else None}) == [
-            "layers.0.norm2",
-            "layers.1.norm2",
-        ]
-        assert model(torch.ones(1, 3, 4), src_key_padding_mask=padding).count_nonzero() == 0
 
 
 def test_a_replaced_part_of_an_encoder_layer_within_a_wrapper_runs_in_evaluation_too():
@@ -199,12 +162,7 @@ def test_an_error_of_a_policy_says_which_module_it_was():
     with pytest.raises(KeyError) as error:
         replace_modules(model, {nn.Linear: broken})
     assert notes(error) == ["the policy for Linear raised this for '4' (Linear); nothing was replaced"]
-    assert same_modules(model, net())
-
-
-def same_modules(model: nn.Module, other: nn.Module) -> bool:
-    pairs = zip(model.state_dict().values(), other.state_dict().values(), strict=True)
-    return repr(model) == repr(other) and all(torch.equal(a, b) for a, b in pairs)
+    assert repr(model) == repr(net()) and same(model.state_dict(), net().state_dict())
 
 
 @pytest.mark.parametrize(
@@ -213,6 +171,7 @@ def same_modules(model: nn.Module, other: nn.Module) -> bool:
         ({nn.ReLU: lambda m, n: nn.GELU}, (), "returned <class .*GELU'> for '2' .ReLU.; it has to return a module"),
         ({torch.Tensor: gelu}, (), "policies: <class 'torch.Tensor'> is not a class of modules"),
         ({nn.ReLU: nn.GELU()}, (), "policies: GELU.* for ReLU is not a function"),
+        ([gelu], (), r"^policies: .* is not a mapping; write \{torch\.nn\.Conv2d: policy}$"),
         ({nn.ReLU: gelu}, ["adam"], "optimizers: 'adam' is not a torch.optim.Optimizer"),
     ],
 )
@@ -221,9 +180,7 @@ def test_what_has_the_wrong_type_is_refused(policies, optimizers, message):
         replace_modules(net(), policies, optimizers=optimizers)
 
 
-def test_anything_but_a_model_is_refused_and_its_former_place_in_the_core_leads_here():
-    with pytest.raises(ArgumentTypeError, match=r"model: function is not a torch\.nn\.Module"):
-        replace_modules(gelu, {nn.ReLU: gelu})  # type: ignore[arg-type]
+def test_its_former_place_in_the_core_leads_here():
     with pytest.warns(DeprecationWarning, match=r"surgery_plugin\.replacement"):
         assert import_module("engine_core.surgery").replace_modules is replace_modules
 

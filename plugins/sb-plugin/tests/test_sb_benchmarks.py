@@ -1,11 +1,14 @@
-"""The study in benchmarks/sb_study: what it reads, counts and computes, and that its parts go together."""
+"""The benchmarks of this package: what its study reads, counts and computes, and what the figures of steps mean."""
 
 import gzip
 import importlib
+import importlib.util
 import json
+import subprocess
 import sys
+import time
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -46,20 +49,6 @@ def test_idx_files_are_read_plain_and_gzipped(study, tmp_path, pack):
     assert study.data.read_idx(tmp_path / "idx").tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
-@pytest.mark.parametrize(
-    ("content", "fault"),
-    [
-        (b"\x89PNG" + bytes(20), "not an IDX file"),
-        (HEADER[:9], "ends within its header, after 9 of 12 bytes"),
-        (HEADER + bytes(7), r"has 7 bytes of data, not the 6 of \(2, 3\)"),
-    ],
-)
-def test_damaged_idx_files_are_refused(study, tmp_path, content, fault):
-    (tmp_path / "idx").write_bytes(content)
-    with pytest.raises(ValueError, match=fault):
-        study.data.read_idx(tmp_path / "idx")
-
-
 def test_compute_to_a_loss_is_interpolated_in_the_logarithm(study):
     reach, reached = study.ladder.reach, study.ladder.Reached
     assert reach([1, 4, 16], [0.5, 0.3, 0.1], 0.2) == reached(pytest.approx(8.0), is_bound=False)
@@ -91,11 +80,6 @@ def test_ratio_is_of_means_over_seeds_and_those_of_seeds_are_reported(study):
     )
 
 
-def test_what_does_not_reach_a_loss_needs_more_than_its_longest_run_took(study):
-    baseline, of = records_of("vanilla", [(8, 40, (0.1,))]), records_of("a", [(4, 10, (0.5,)), (8, 20, (0.2,))])
-    assert "| > 0.50 (0 of 1) | > 0.50 |" in study.report.as_markdown([*baseline, *of])
-
-
 def test_time_is_compute_at_the_median_price_of_a_method(study):
     """One slow run of vanilla's, even that which is compared with, makes no method fast."""
     baseline = records_of("vanilla", [(2, 10, (0.9,)), (4, 20, (0.5,))]) + records_of(
@@ -105,13 +89,6 @@ def test_time_is_compute_at_the_median_price_of_a_method(study):
     assert study.ladder.price(baseline) == 2
     assert study.ladder.price(of) == 6.75
     assert f"| 0.50 (1 of 1: 0.50 to 0.50) | {0.5 * 6.75 / 2:.2f} |" in study.report.as_markdown([*baseline, *of])
-
-
-def test_a_seed_that_was_not_run_at_all_lengths_is_left_out(study):
-    runs = records_of("a", [(4, 10, (0.5, 0.4)), (8, 20, (0.1, 0.2))], range(2))
-    begun = records_of("a", [(4, 10, (0.0,))], [2])
-    assert study.ladder.complete([*runs, *begun]) == runs
-    assert study.report.by_method([*runs, *begun], "some") == {"a": runs}
 
 
 @pytest.mark.parametrize(
@@ -177,11 +154,49 @@ def test_run_writes_what_is_missing_and_report_makes_table_and_picture(study, tm
     assert picture.count("<circle") == 4 and ">carried</text>" in picture
 
 
-def test_a_method_is_compared_on_its_own_seeds(study):
-    """Vanilla's other seed ends so low that the method would not reach the mean of both."""
-    baseline = records_of("vanilla", [(8, 8, (0.5, 0.1))], range(2))
-    of = records_of("carried", [(4, 4, (0.4,))])
-    page = study.report.as_markdown([*baseline, *of])
-    assert "## some, 1 to 2 seeds" in page
-    assert "| carried | 1 | 4 | 0.4000 (sd 0.0000) | 50.00 % | < 0.50 (1 of 1: 0.50 to 0.50) |" in page
-    assert "| carried | 1 | 4 | 0.4000 (sd 0.0000) | 50.00 % |  |" in study.report.as_markdown([*baseline[1:], *of])
+BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "selective_backprop"
+
+
+def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, str(BENCHMARK), *arguments], capture_output=True, text=True, check=False, timeout=300
+    )
+
+
+@pytest.fixture
+def ratios() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("ratios_of_steps", BENCHMARK / "ratios.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.full
+def test_it_prints_what_was_asked_for_and_a_goal_decides_the_exit_code() -> None:
+    done = run("mlp", "--processes", "2", "--rounds", "1", "--kinds", "kept", "drawing 0.5")
+    rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines() if line}
+    assert len(rows["kept"]) == 3, done.stderr
+    assert rows["drawing"][:3] == ["0.5", "/", "vanilla"]
+    assert done.returncode == int("MISS" in done.stdout)
+
+
+@pytest.mark.full
+def test_nothing_keeps_measuring_once_it_is_killed() -> None:
+    """What it starts holds its end of the pipe for as long as it lives."""
+    kinds = ("--kinds", "kept 0.5", "--rounds", "100000")
+    begun = subprocess.Popen([sys.executable, str(BENCHMARK), "mlp", *kinds], stdout=subprocess.PIPE)
+    time.sleep(8)
+    begun.kill()
+    begun.communicate(timeout=60)
+
+
+def test_a_ratio_is_that_of_steps_of_one_round(ratios: ModuleType) -> None:
+    """A machine that is three times as slow in one round changes nothing."""
+    rounds, others = [1.0, 3.0, 1.0, 1.5], [2.0, 6.0, 2.0, 2.0]
+    assert ratios.ratio_of([rounds, rounds], [others, others]) == (0.5, 0)
+
+
+def test_how_far_processes_differ_says_how_well_a_ratio_is_known(ratios: ModuleType) -> None:
+    ratio, error = ratios.ratio_of([[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]], [[1.0, 1.0]] * 3)
+    assert ratio == 2 and error == pytest.approx(1 / 3**0.5)
