@@ -35,7 +35,12 @@ class Arm:
     def algorithms(self) -> list[str]:
         """The names of the arm's algorithms."""
         listed = self.settings[0].config.get("algorithms", ())
-        return [each if isinstance(each, str) else each.get("name") or each.get("target", "") for each in listed]
+        return [(each.get("name") or each["target"]) if isinstance(each, dict) else _name_of(each) for each in listed]
+
+
+def _name_of(given: Any) -> str:
+    """Return the name of what a factory gets: a name, or a name and arguments."""
+    return given if isinstance(given, str) else str(given[0])
 
 
 @dataclass(frozen=True)

@@ -163,16 +163,16 @@ def train_job(job: Job, folder: Path | str, threads: int | None = None) -> Recor
     """
     if threads is not None:
         torch.set_num_threads(threads)
-    place, measuring = Path(folder, job.folder), Measuring()
+    place, listeners = Path(folder, job.folder), list[Measuring]()
     record = replace(Record.of(job), began=time.time())
     try:
-        values, lower, clock = _train(job, place, measuring)
+        values, lower, clock = _train(job, place, listeners)
     except KeyboardInterrupt:
         ended = replace(record, status="interrupted", error="interrupted")
     except Exception as error:  # noqa: BLE001  a row of the table, and the study continues
-        ended = replace(record, error=_told(error), **_measured(measuring))
+        ended = replace(record, error=_told(error), **_measured(listeners))
     else:
-        ended = replace(record, status="finished", values=values, lower=lower, **_measured(measuring), **clock)
+        ended = replace(record, status="finished", values=values, lower=lower, **_measured(listeners), **clock)
     try:
         write_record(ended, place)
     except OSError as error:
@@ -184,49 +184,65 @@ def _told(error: Exception) -> str:
     return str(error) if isinstance(error, EngineError) else cause_of(error)
 
 
-def _measured(measuring: Measuring) -> dict[str, Any]:
+def _measured(listeners: list[Measuring]) -> dict[str, Any]:
+    """Return what was measured, if the run came so far."""
+    if not listeners:
+        return {}
+    (measuring,) = listeners
     names = ("seconds", "unit", "wall_s", "forward_rows", "weights", "device")
     rows = None if measuring.forward_rows is None else measuring.backward_rows
     return {**{name: getattr(measuring, name) for name in names}, "backward_rows": rows, "data": tuple(measuring.data)}
 
 
-def _train(job: Job, place: Path, measuring: Measuring) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Return the values, which of them are better lower, and how far the run went."""
+def _train(job: Job, place: Path, listeners: list[Measuring]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Return the values, which of them are better lower, and how far the run went.
+
+    Args:
+        listeners: receives what measures the run, once it is made.
+    """
     with warnings.catch_warnings():
-        if job.make is None:
-            import_beside(Path(job.base))
-            config = {**job.config, "trainer": {**job.config.get("trainer", {}), "autoresume": True}}
-            run = Run(check_config(config, job.base), place, watch=[measuring])
-            trainer = run.trainer
-            trainer.engine.host.register(_Fingerprint(measuring))
-            try:
-                ending = run.train()
-            except BaseException as error:
-                run.reporter.end_with(run.end(error))
-                raise
-            run.reporter.end_with(ending)
-            if ending.status != "finished":
-                raise ArgumentError(f"the run {ending.status} at batch {ending.batch}, before its end: {ending.why}")
-            if ending.lost:
-                raise ArgumentError("; ".join(ending.lost))
-        else:
-            trainer = job.make(job.seed, list(job.config["algorithms"]))
-            with trainer:
-                _listen(trainer, measuring)
-                trainer.fit()
-                if trainer.state.evaluators:
-                    trainer.eval()
+        trainer = _made_and_trained(job, listeners) if job.make else _trained_by_core(job, place, listeners)
     results, now = trainer.state.results, trainer.state.timestamp
     values = {name: _number(results.last.get(name)) for name in job.values}
     lower = {name: results.is_lower_better(name) for name in job.values}
     return values, lower, {"samples": now.sample, "tokens": now.token, "batches": now.batch}
 
 
-def _listen(trainer: Any, measuring: Measuring) -> None:
-    """Let what measures follow a Trainer that is there already."""
-    measuring.init(trainer.state, trainer.logger)
-    trainer.state.callbacks.append(measuring)
-    trainer.engine.host.register(_Fingerprint(measuring))
+def _trained_by_core(job: Job, place: Path, listeners: list[Measuring]) -> Any:
+    """Train what a config describes in the run's folder, or resume it there; return the Trainer."""
+    import_beside(Path(job.base))
+    # By the config, so that a resumed run counts on, and sees the weights before an algorithm changes the model.
+    callbacks = [*job.config.get("callbacks", ()), {"target": f"{__name__}:{Measuring.__name__}"}]
+    settings = {**job.config.get("trainer", {}), "autoresume": True}
+    run = Run(check_config({**job.config, "callbacks": callbacks, "trainer": settings}, job.base), place)
+    listeners += [each for each in run.trainer.state.callbacks if isinstance(each, Measuring)]
+    run.trainer.engine.host.register(_Fingerprint(*listeners))
+    try:
+        ending = run.train()
+    except BaseException as error:
+        run.reporter.end_with(run.end(error))
+        raise
+    run.reporter.end_with(ending)
+    if ending.status != "finished":
+        raise ArgumentError(f"the run {ending.status} at batch {ending.batch}, before its end: {ending.why}")
+    if ending.lost:
+        raise ArgumentError("; ".join(ending.lost))
+    return run.trainer
+
+
+def _made_and_trained(job: Job, listeners: list[Measuring]) -> Any:
+    """Train what the factory makes; return the Trainer."""
+    assert job.make is not None
+    measuring = Measuring()
+    listeners.append(measuring)
+    with job.make(job.seed, list(job.config["algorithms"])) as trainer:
+        measuring.init(trainer.state, trainer.logger)
+        trainer.state.callbacks.append(measuring)
+        trainer.engine.host.register(_Fingerprint(measuring))
+        trainer.fit()
+        if trainer.state.evaluators:
+            trainer.eval()
+    return trainer
 
 
 class _Fingerprint:
