@@ -1,5 +1,7 @@
 """Differences by seed, their correction for several arms, and what a number of seeds can find, against oracles."""
 
+import doctest
+import importlib
 import itertools
 import math
 import subprocess
@@ -85,7 +87,7 @@ def test_of_a_value_where_lower_is_better_the_arm_that_lowers_it_gains():
 
 
 def test_seeds_that_failed_or_gave_nan_are_left_out_and_named():
-    arm = {**BETTER, 5: 0.9, 6: NAN, 7: None, 9: 0.9}
+    arm = {9: 0.9, 7: None, **BETTER, 5: 0.9, 6: NAN}
     baseline = {**BASELINE, 5: INF, 6: 0.9, 7: None, 8: 0.9}
     found = paired(arm, baseline, higher_is_better=True)
     assert (found.n, found.without_arm, found.without_baseline) == (5, (6, 7, 8), (5, 7, 9))
@@ -127,9 +129,9 @@ def test_equal_differences_show_no_spread_so_there_is_no_verdict(baseline):
 
 
 def test_what_float32_rounds_is_no_spread():
-    # scipy gives t = 3e14 and p = 3e-15 for the first, as 4.33 - 4.28 and 4.39 - 4.34 are not quite equal
-    assert compare([4.33, 4.39, 4.43], [4.28, 4.34, 4.38]).verdict == "no spread"
-    assert compare([0.5 + 3e-8, 0.6, 0.7 - 3e-8], [0.5, 0.6, 0.7]).verdict == "no difference seen"
+    # of both scipy says p < 0.001: of the first, as 0.33 - 0.28 and 1.43 - 1.38 are not quite equal in binary
+    assert compare([0.33, 0.39, 1.43], [0.28, 0.34, 1.38]).verdict == "no spread"
+    assert compare([0.5 + 2.0e-8, 0.6 + 2.1e-8, 0.7 + 2.0e-8], [0.5, 0.6, 0.7]).verdict == "no difference seen"
     assert compare([0.75 + 1e-6, 0.85, 0.95 - 1e-6], [0.5, 0.6, 0.7]).verdict == "gains"
 
 
@@ -200,7 +202,9 @@ def test_arms_without_a_test_stay_as_they_are_and_do_not_count():
 
 def test_an_arm_with_the_baselines_values_counts_as_an_arm():
     same = compare([0.5, 0.6, 0.7], [0.5, 0.6, 0.7])
-    assert verdicts(holm({"a": with_p(0.03), "same": same})) == dict.fromkeys(["a", "same"], "no difference seen")
+    found = holm({"a": with_p(0.03), "same": same})
+    assert verdicts(found) == {"a": "no difference seen", "same": "no difference seen"}
+    assert found["same"] == replace(same, arms=2)
 
 
 def test_one_arm_needs_no_correction_and_no_arm_is_no_error():
@@ -267,3 +271,8 @@ def test_the_statistics_are_imported_without_scipy():
         "import engine_core_study.wording, engine_core_study.costs, sys; assert not {'scipy', 'numpy'} & {*sys.modules}"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("module", ["costs", "differences", "power", "wording"])
+def test_the_examples_in_the_docstrings_run(module):
+    assert doctest.testmod(importlib.import_module(f"engine_core_study.{module}")).failed == 0
