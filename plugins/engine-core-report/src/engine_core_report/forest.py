@@ -158,8 +158,8 @@ class Cost(NamedTuple):
     """What a run of an arm costs, at the longest of the lengths.
 
     Args:
-        cells: seconds, as a multiple of the baseline's, row passes, their multiple, samples and tokens, and what it
-            costs to reach each target.
+        cells: seconds, as a multiple of the baseline's, row passes, their multiple, what it costs to reach each target,
+            samples and tokens.
     """
 
     arm: Arm
@@ -181,10 +181,10 @@ def _cost(arm: Arm, passes: float | None, plain: float | None, study: StudyData)
     if passes is not None and plain and arm.name != study.baseline:
         share = f"x {passes / plain:.2f}"
     cells = [_count(arm.cost.seconds), Cell(times), _count(passes), Cell(share)]
-    cells += [_count(arm.cost.samples), _count(arm.cost.tokens or None)]
     for name in study.target:
         reached = arm.to_target.get(name, Target())
         cells += [_reached(reached.compute), _reached(reached.seconds)]
+    cells += [_count(arm.cost.samples), _count(arm.cost.tokens or None)]
     tried = f" (of {arm.settings_tried})" if arm.settings_tried else ""
     return Cost(arm, f"{arm.setting}{tried}", cells)
 

@@ -77,7 +77,7 @@ def render_study(study: StudyData, links: Mapping[str, str], problems: Sequence[
         "forests": [forest_of(study, name) for name in study.report],
         "ladders": ladders,
         "costs": costs_of(study),
-        "arms": max((difference.arms for difference in found), default=1),
+        "corrected": max((difference.arms for difference in found), default=1),
         "runs": {title: rows for title, rows in runs.items() if rows},
         "links": links,
         "problems": problems,
