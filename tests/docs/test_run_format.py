@@ -63,9 +63,9 @@ def coupled(outputs, targets):
 """An algorithm that never runs, which is warned of, and others that bring what few runs have."""
 
 
-def tables(title: str) -> dict[str, str]:
+def tables(title: str, text: str = TEXT) -> dict[str, str]:
     """Return the type of each key in the first table under a heading."""
-    section = re.search(rf"^##+ {re.escape(title)}\n(.*?)(?=^##|\Z)", TEXT, re.MULTILINE | re.DOTALL)[1]
+    section = re.search(rf"^##+ {re.escape(title)}\n(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL)[1]
     rows = re.findall(r"^\| (`.+?`) \| ([^|]+?) \| .+\|$", section, re.MULTILINE)
     return {key: kind for keys, kind in rows for key in re.findall(r"`([^`]+)`", keys)}
 

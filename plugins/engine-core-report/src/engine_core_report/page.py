@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
@@ -52,6 +52,11 @@ def write_report(runs: Sequence[RunData], path: Path | str, *, force: bool = Fal
     Raises:
         ArgumentError: (a ValueError) without a run, if another file is there, or if it can't be written.
     """
+    write_page(render(runs), path, force=force)
+
+
+def write_page(content: str, path: Path | str, *, force: bool = False) -> None:
+    """Write a page, as `write_report` does."""
     path = path_of(path)
     if os.path.lexists(path) and not path.is_symlink() and not path.is_file():
         raise ArgumentError(f"{str(path)!r} is not a file: give the name of one")
@@ -59,7 +64,6 @@ def write_report(runs: Sequence[RunData], path: Path | str, *, force: bool = Fal
         raise ArgumentError(
             f"{str(path)!r} is there and is not a report: give another name, or --force to overwrite it"
         )
-    content = render(runs)
     try:
         write_whole(path, content, by=f".{secrets.token_hex(8)}")
     except OSError as error:
@@ -77,9 +81,14 @@ def render(runs: Sequence[RunData], *, follows: bool = False) -> str:
     Raises:
         ArgumentError: (a ValueError) without a run.
     """
-    parts = {**_fixed(follows=follows), **_parts(runs), "follows": follows}
-    parts["data"] = Markup(_as_json({"charts": parts["charts"]}))  # noqa: S704  escaped there
-    return _templates().get_template("template.html").render(parts)
+    return assemble("content.html", _parts(runs), follows=follows)
+
+
+def assemble(content: str, parts: Mapping[str, Any], *, follows: bool = False) -> str:
+    """Return the page of a template and what it shows; the script draws `parts["charts"]`."""
+    data = Markup(_as_json({"charts": parts["charts"]}))  # noqa: S704  escaped there
+    around = {**_fixed(follows=follows), "content": content, "data": data, "follows": follows}
+    return _templates().get_template("template.html").render({**parts, **around})
 
 
 def update_of(runs: Sequence[RunData]) -> str:

@@ -28,6 +28,26 @@ const report = (() => {
     return size >= 1e5 || (size && size < 1e-3) ? exact.toExponential() : String(exact);
   }
 
+  /* Round values between two costs. */
+  function steps(_, axis, min, max) {
+    const digits = max / min > 30 ? [1] : max / min > 5 ? [1, 2, 5] : [1, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9];
+    const found = [];
+    for (let power = Math.floor(Math.log10(min)); 10 ** power <= max; power++) {
+      found.push(...digits.map((digit) => digit * 10 ** power).filter((value) => value >= min && value <= max));
+    }
+    return found;
+  }
+
+  /* An axis of costs: they multiply. */
+  const COSTS = {
+    scale: { distr: 3, range: (_, min, max) => [min / 1.2, max * 1.2] },
+    axis: {
+      splits: steps,
+      filter: (_, ticks) => ticks,
+      values: (_, ticks) => ticks.map((value) => value.toLocaleString("en", { notation: "compact" })),
+    },
+  };
+
   /* Smooth exponentially, without a bias at the beginning; gaps stay gaps. */
   function smoothed(values, weight) {
     if (!weight) return values;
@@ -88,13 +108,15 @@ const report = (() => {
   }
 
   /* Say what the lines are at a point of the table. */
-  function told(plot, lines, index) {
+  function told(plot, { lines, units }, index) {
     const values = lines
       .map((line, number) => [line.name, plot.data[1 + OF_A_LINE * number][index]])
       .filter(([, value]) => value !== undefined)
       .map(([name, value]) => name + " " + shown(value));
     const at = plot.data[0][index];
-    return (axis === "x" ? "step " + at : shown(at) + " seconds") + ": " + values.join(", ");
+    const cost = (unit) => at.toLocaleString("en", { maximumSignificantDigits: 5 }) + " " + unit;
+    const place = units ? cost(units[axis]) : axis === "x" ? "step " + at : shown(at) + " seconds";
+    return place + ": " + values.join(", ");
   }
 
   /* Let the arrow keys read the chart's values, one by one. */
@@ -110,10 +132,10 @@ const report = (() => {
       const index = Math.max(0, Math.min(last, goals[event.key]));
       one.at = plot.data[0][index]; // not the index, which is of another value when more have come
       plot.setCursor({ left: plot.valToPos(one.at, "x"), top: HEIGHT / 3 }, false);
-      live.textContent = told(plot, one.chart.lines, index);
+      live.textContent = told(plot, one.chart, index);
     };
     place.onpointermove = () => {
-      if (plot.cursor.idx != null) live.textContent = told(plot, one.chart.lines, plot.cursor.idx);
+      if (plot.cursor.idx != null) live.textContent = told(plot, one.chart, plot.cursor.idx);
     };
   }
 
@@ -121,7 +143,7 @@ const report = (() => {
     const { name } = figure.dataset;
     const chart = charts[figure.dataset.chart];
     const place = figure.querySelector(".plot");
-    const weight = +find("smooth").value;
+    const weight = +(find("smooth")?.value ?? 0);
     const positive = chart.lines.every((line) => [...line.y, ...line.low].every((value) => value === null || value > 0));
     const logarithmic = find("log").checked && positive;
     const scheme = matchMedia("(prefers-color-scheme: dark)").matches + " " + matchMedia("print").matches;
@@ -148,8 +170,8 @@ const report = (() => {
       width: place.clientWidth,
       height: HEIGHT,
       ...looks(chart.lines, weight),
-      scales: { x: { time: false }, y: { distr: logarithmic ? 3 : 1 } },
-      axes: [{ ...line, size: 32 }, { ...line, size: 62, values: (_, ticks) => ticks.map(tick) }],
+      scales: { x: { time: false, ...(chart.units && COSTS.scale) }, y: { distr: logarithmic ? 3 : 1 } },
+      axes: [{ ...line, size: 32, ...(chart.units && COSTS.axis) }, { ...line, size: 62, values: (_, ticks) => ticks.map(tick) }],
       legend: { show: false },
       cursor: { sync: { key: "all", scales: ["x", null] }, points: { show: false } },
       hooks: {
@@ -195,7 +217,8 @@ const report = (() => {
     if (!find("charts")) return;
     axis = find("axis").value;
     find("axis").onchange = find("reset").onclick = drawWhole;
-    find("log").onchange = find("smooth").oninput = drawAll;
+    find("log").onchange = drawAll;
+    if (find("smooth")) find("smooth").oninput = drawAll;
     resized.observe(find("charts"));
   }
 

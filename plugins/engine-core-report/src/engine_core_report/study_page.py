@@ -1,0 +1,87 @@
+"""What a study found, as one page of HTML that links to the pages of its runs."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from engine_core.arguments import path_of
+from engine_core.errors import ArgumentError
+from engine_core.files import MOST_BYTES_OF_JSON, why_not
+from engine_core.manifest import NAME
+
+from .forest import costs_of, forest_of, ladders_of
+from .notebook import read_run
+from .page import assemble, write_page, write_report
+from .study import Run, StudyData
+
+PAGE = "report.html"
+_FOLDER = re.compile(r"(runs|tune)(/(?!\.)[^/\\]+)+")
+
+
+def write_study(study: StudyData, path: Path | str, *, force: bool = False) -> None:
+    """Write the page of a study, and that of each run into the run's folder; a run without one is told on the page.
+
+    Args:
+        path: the file; its folder has to be there.
+        force: overwrite files that are not such pages.
+
+    Raises:
+        ArgumentError: (a ValueError) if another file is there, or if it can't be written.
+    """
+    path, pages, problems = path_of(path), dict[str, Path](), list[str]()
+    for run in study.runs:
+        folder = _folder_of(study, run)
+        if folder is None or why_not(folder / NAME, MOST_BYTES_OF_JSON) is not None:
+            continue
+        try:
+            write_report([read_run(folder)], folder / PAGE, force=force)
+        except ArgumentError as error:
+            problems.append(f"{run.name} has no page: {error}")
+        else:
+            pages[run.folder] = folder / PAGE
+    start = path.absolute().parent
+    links = {of: quote(Path(os.path.relpath(page.absolute(), start)).as_posix()) for of, page in pages.items()}
+    write_page(render_study(study, links, problems), path, force=force)
+
+
+def _folder_of(study: StudyData, run: Run) -> Path | None:
+    """Return the folder of a run, unless its name leads out of the study's folder."""
+    folder = study.folder / run.folder
+    try:
+        is_inside = folder.resolve().is_relative_to(study.folder.resolve())
+    except (OSError, ValueError):  # a name that no folder can have
+        return None
+    return folder if is_inside and _FOLDER.fullmatch(run.folder) else None
+
+
+def render_study(study: StudyData, links: Mapping[str, str], problems: Sequence[str] = ()) -> str:
+    """Return the page.
+
+    Args:
+        links: the address of a run's page, by the run's folder.
+        problems: what is wrong with runs.
+    """
+    ladders = ladders_of(study)
+    runs: dict[str, list[Run]] = {"Runs": [], "Runs that chose the settings": []}
+    for run in study.runs:
+        runs["Runs that chose the settings" if run.folder.startswith("tune/") else "Runs"].append(run)
+    found = [value.difference for arm in study.arms for value in arm.values.values() if value.difference]
+    parts = {
+        "title": study.folder.resolve().name,
+        "version": study.versions.get("engine-core", "of an unknown version"),
+        "study": study,
+        "forests": [forest_of(study, name) for name in study.report],
+        "ladders": ladders,
+        "costs": costs_of(study),
+        "corrected": max((difference.arms for difference in found), default=1),
+        "runs": {title: rows for title, rows in runs.items() if rows},
+        "links": links,
+        "problems": problems,
+        "not_finished": sum(run.status != "finished" for run in study.runs),
+        "charts": [ladder.to_json() for ladder in ladders],
+    }
+    return assemble("study.html", parts)
