@@ -53,7 +53,7 @@ class Study:
             if own and all(record is not None and record.status != "interrupted" for record in tried):
                 found = [value for record in tried if record and (value := self._value(record)) is not None]
                 if found:
-                    chosen[arm.name] = max(found)[1]
+                    chosen[arm.name] = -max(found)[1]
         return chosen
 
     def _value(self, record: Record) -> tuple[float, int] | None:
