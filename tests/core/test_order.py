@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from engine_core import AlgorithmMetadata, Engine, Event, Logger, State, passes
 from engine_core.errors import EngineError, OrderError, OrderWarning
-from engine_core.passes import Edge, stable_sort, who_moved
+from engine_core.passes import Edge, stable_sort
 
 from .parts import A, Always, B, C, made, order_at, source_of
 
@@ -236,24 +236,3 @@ def test_a_cycle_is_printed_with_the_declaration_of_each_edge():
         "  b before c: declared by B",
         "  c before a: declared by C",
     ]
-
-
-@settings(max_examples=60)
-@given(st.lists(st.sampled_from("abcdef"), unique=True), st.lists(st.sampled_from("abcdef"), unique=True))
-def test_as_few_as_possible_moved_and_the_rest_kept_their_order(before, after):
-    moved = who_moved(before, after)
-    common = [name for name in after if name in before]
-    assert set(moved) <= set(common)
-    stayed = [name for name in common if name not in moved]
-    assert stayed == [name for name in before if name in stayed]
-    kept = [
-        size
-        for size in range(len(common) + 1)
-        for some in itertools.combinations(common, size)
-        if list(some) == [name for name in before if name in some]
-    ]
-    assert len(stayed) == max(kept)
-
-
-def test_of_two_neighbours_the_one_that_came_forward_has_moved():
-    assert who_moved(["a", "b", "c"], ["b", "a", "c"]) == ["b"]
