@@ -1,6 +1,6 @@
 """The seam between an engine and a training loop: one method for each moment of the loop. Knows no loop."""
 
-from ..moved import moved
+from ..moved import LOGITS, moved
 from .adapter import (
     Accumulated,
     Patched,
@@ -56,4 +56,4 @@ __all__ = [
     "write_state",
 ]
 
-__getattr__ = moved(__name__, "LogitsLoss", extra="transformers")
+__getattr__ = moved(__name__, "LogitsLoss", extra=LOGITS)

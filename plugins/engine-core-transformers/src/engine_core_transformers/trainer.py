@@ -137,9 +137,8 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
         loop, own, own.batch, self._is_scaled = self._loop, self.engine_state, inputs, True
         if not self._step:
             loop.begin_step()
-            self._sums.begin(
-                getattr(self, "current_gradient_accumulation_steps", self.args.gradient_accumulation_steps)
-            )
+            batches = getattr(self, "current_gradient_accumulation_steps", self.args.gradient_accumulation_steps)
+            self._sums.begin(batches)
         inputs, self._moment = own.batch, "training"
         self._step = model, inputs, num_items_in_batch
         try:
@@ -164,8 +163,7 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
         return loss
 
     def _backward(self, original: Callable[..., None], loss: Any, **kwargs: Any) -> None:
-        loss = self._loop.begin_backward(loss)
-        self._sums.add(loss)
+        self._sums.add(loss := self._loop.begin_backward(loss))
         if self.engine.backwards_create_graph:  # offered without a scaler only, so accelerate would do no more
             original, kwargs = seam.backward_with_first_graph, {"gradient": None}
         original(loss, **kwargs)
