@@ -11,23 +11,23 @@ LINES_OF_A_FILE, LINES_OF_A_FUNCTION, PARAMETERS = 500, 40, 6
 LINES_OF_AN_ADAPTER = 350
 # Of the files and folders of the core: what is added to one has to displace something in it.
 BUDGET = {
-    "": 4040,
+    "": 4020,
     "batch": 830,
-    "callbacks": 1550,
-    "checkpoint": 1510,
-    "cli": 1000,
+    "callbacks": 1530,
+    "checkpoint": 1480,
+    "cli": 990,
     "config": 1030,
-    "engine": 1830,
+    "engine": 1820,
     "examples": 130,
     "explain": 570,
     "loggers": 680,
-    "loop": 1470,
+    "loop": 1380,
     "objective": 1170,
-    "parallel": 1190,
-    "passes": 860,
+    "parallel": 1160,
+    "passes": 850,
     "registry": 850,
-    "run": 1410,
-    "trainer": 4350,
+    "run": 1400,
+    "trainer": 4320,
 }
 FILES = 117
 TRAINERS = ("accelerate", "lightning", "transformers")
