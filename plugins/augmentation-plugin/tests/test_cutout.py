@@ -13,6 +13,7 @@ from torch import nn
 
 from augmentation_plugin import CutOut, ProgressiveResizing, cutout_batch
 from augmentation_plugin.holes import hole_side, mask_of
+from augmentation_plugin.images import check_setter
 from engine_core import Algorithm, Engine, Event, Logger, State
 from engine_core.errors import ArgumentError
 from engine_core_author.audit_callback import Audit
@@ -224,3 +225,30 @@ def test_the_audit_finds_nothing_in_microbatches_and_mixed_precision():
     audit, algorithms = Audit(on_finding="error"), [CutOut(), ProgressiveResizing(mode="crop")]
     train_on_digits(algorithms, audit, microbatch_size=24, precision="amp_bf16")
     assert audit.findings == []
+
+
+def test_a_setter_that_writes_into_the_batch_is_refused():
+    check_setter({"x": 1}, "input_key", "x")
+    check_setter(([1], [2]), "input_key", (lambda batch: batch[0], lambda batch, value: (value, *batch[1:])))
+    with pytest.raises(ArgumentError, match=r"^the setter of input_key writes into the loader's batch"):
+        check_setter([1], "input_key", (lambda batch: batch[0], lambda batch, value: batch.__setitem__(0, value)))
+
+
+class Rows:
+    """Gives another view of itself each time, as tensors do."""
+
+    def view_as(self, other):
+        return Rows()
+
+
+def test_a_setter_that_copies_the_outer_container_alone_is_refused_and_undone():
+    def put(batch, value):
+        batch = dict(batch)
+        batch["inner"]["x"] = value
+        return batch
+
+    rows = Rows()
+    batch = {"inner": {"x": rows}}
+    with pytest.raises(ArgumentError, match="of everything on the way to the item"):
+        check_setter(batch, "input_key", (lambda batch: batch["inner"]["x"], put))
+    assert batch["inner"]["x"] is rows
