@@ -1,7 +1,6 @@
 """Which tensor of a model's outputs has the classes, and whether a loss is among them."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import pytest
 import torch
@@ -48,12 +47,7 @@ def test_ambiguous_outputs_are_refused(outputs, message):
         class_outputs(outputs, LABELS)
 
 
-class Named(NamedTuple):
-    loss: torch.Tensor
-    logits: torch.Tensor
-
-
-@pytest.mark.parametrize("put", [lambda loss: loss, lambda loss: {"a": [loss]}, lambda loss: Named(loss, LOGITS)])
+@pytest.mark.parametrize("put", [lambda loss: loss, lambda loss: {"a": [loss]}, lambda loss: Outputs(LOGITS, loss)])
 def test_a_loss_is_found_where_it_is_the_very_tensor(put):
     loss = torch.ones(())
     assert holds_loss(put(loss), loss)
