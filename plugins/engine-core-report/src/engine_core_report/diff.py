@@ -162,18 +162,3 @@ def _results(run: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ArgumentError(f"{str(file)!r} is damaged: it does not hold a mapping of results")
     return {key: value for key, value in leaves(content) if key not in TIMES and not key.startswith(MEASURED)}
-
-
-def who_moved(before: Sequence[str], after: Sequence[str]) -> list[str]:
-    """Return the fewest names to move to get from one order to the other, of those in both.
-
-    That is all but the longest subsequence that kept its order (Schensted 1961).
-    """
-    places = {name: place for place, name in enumerate(before)}
-    common = [name for name in after if name in places]
-    kept: list[list[str]] = [[]]
-    for name in common:
-        fitting = [run for run in reversed(kept) if not run or places[run[-1]] < places[name]]
-        kept.append([*max(fitting, key=len), name])
-    longest = max(kept, key=len)
-    return [name for name in common if name not in longest]
