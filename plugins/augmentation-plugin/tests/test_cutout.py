@@ -44,13 +44,7 @@ def test_holes_are_those_of_a_loop_over_pixels(height, width, rows, num_holes, l
 
 @pytest.mark.parametrize(
     ("height", "width", "length", "side"),
-    [
-        (8, 8, 0.5, 4),
-        (9, 20, 0.5, 4),
-        (100, 100, 0.29, 29),
-        (8, 8, 1, 8),
-        (8, 8, 1e-6, 1),
-    ],
+    [(8, 8, 0.5, 4), (9, 20, 0.5, 4), (100, 100, 0.29, 29), (8, 8, 1, 8), (8, 8, 1e-6, 1)],
 )
 def test_the_side_is_the_fraction_of_the_smaller_side_rounded_down_and_at_least_a_pixel(height, width, length, side):
     assert hole_side(height, width, length) == side
@@ -157,15 +151,6 @@ def test_a_setter_that_writes_into_the_loaders_batch_is_refused_before_it_does()
     with pytest.raises(ArgumentError, match=r"the setter of input_key .*has to return a copy"):
         drawn(CutOut(input_key=in_place), 1, batch=batch)
     assert batch["deep"]["image"] is X
-
-
-def test_a_resumed_run_draws_what_the_uninterrupted_one_draws():
-    algorithm, resumed = CutOut(), CutOut()
-    whole = drawn(CutOut(), 5)
-    drawn(algorithm, 3)
-    resumed.load_state_dict(algorithm.state_dict())
-    rest = drawn(resumed, 2)
-    assert [torch.equal(a[0], b[0]) for a, b in zip(rest, whole[3:], strict=True)] == [True, True]
 
 
 def test_two_instances_in_a_run_draw_different_holes():

@@ -115,11 +115,7 @@ def images(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return (torch.randperm(count, generator=seeded(1)) * (255 / count)).reshape(shape).to(dtype)
 
 
-SIZES = [
-    ((32, 32), 0.5, 4, (16, 16)),
-    ((9, 30), 0.34, 1, (3, 10)),
-    ((7, 7), 0.1, 2, (2, 2)),
-]
+SIZES = [((32, 32), 0.5, 4, (16, 16)), ((9, 30), 0.34, 1, (3, 10)), ((7, 7), 0.1, 2, (2, 2))]
 
 
 @pytest.mark.parametrize(("full", "scale", "increment", "size"), SIZES)
@@ -226,11 +222,7 @@ ONES = torch.ones(4, 1, 8, 8)
         ({"resize_targets": "yes"}, TypeError, "resize_targets='yes'"),
         ({"input": ONES[0]}, ValueError, r"images \(N, C, H, W\)"),
         ({"input": [ONES]}, TypeError, "not a list"),
-        (
-            {"target": torch.ones(4), "resize_targets": True},
-            ValueError,
-            r"target of shape \(4,\) .*resize_targets=False",
-        ),
+        ({"target": ONES[:, 0, 0, 0], "resize_targets": True}, ValueError, r"of shape \(4,\) .*resize_targets=False"),
         ({"target": torch.ones(3, 8, 8), "resize_targets": True}, ValueError, "same rows, height and width"),
         ({"target": [1], "resize_targets": True}, TypeError, "target has to be a tensor"),
         ({"mode": "crop", "generator": 3}, TypeError, r"generator=3 \(int\) has to be a torch.Generator"),
@@ -299,16 +291,6 @@ def test_crops_come_from_the_runs_own_generator_and_are_the_same_for_images_and_
         expected, _ = resize_batch(images, None, 0.5, "crop", generator=generator)
         assert torch.equal(x, expected) and torch.equal(x[:, 0], mask)
     assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_a_resumed_run_crops_where_the_uninterrupted_one_crops():
-    whole = batches_of(ProgressiveResizing(mode="crop"), range(6))
-    algorithm, resumed = ProgressiveResizing(mode="crop"), ProgressiveResizing(mode="crop")
-    batches_of(algorithm, range(3))
-    resumed.load_state_dict(algorithm.state_dict())
-    rest = batches_of(resumed, range(3, 6))
-    assert all(torch.equal(a[0], b[0]) for a, b in zip(rest, whole[3:], strict=True))
-    assert len({float(x[0, 0, 0, 0]) for x, _ in whole}) == 6
 
 
 def test_steps_that_resize_log_scale_and_size():
