@@ -41,7 +41,8 @@ import torch.distributed as dist
 
 from engine_core import Algorithm, Callback, Event, Logger, State, Trainer
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
-from engine_core.parallel import DDP, bounds, join
+from engine_core.parallel import DDP, join
+from engine_core.ranks import share
 
 PROCESSES = 2
 SETTINGS = {
@@ -79,7 +80,8 @@ class Task(NamedTuple):
 
     def own_rows(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return this rank's part of the first rows of the global batch."""
-        start, stop = bounds(rows, join(DDP(), "cpu"))
+        ranks = join(DDP(), "cpu")
+        start, stop = share(rows, ranks.rank, ranks.size)
         inputs, targets = self.batch()
         return inputs[start:stop], targets[start:stop]
 

@@ -8,7 +8,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal
 
-from .batch import BatchKey, get_item, set_item
+from .batch import BatchKey, get_item
 from .errors import ArgumentError, ArgumentTypeError, BatchKeyError
 from .state import State, train_length
 from .time import Interval, Time, TimeUnit, as_number, length_named
@@ -19,7 +19,6 @@ __all__ = [
     "check_key",
     "check_length",
     "check_number",
-    "check_setter",
     "check_taken",
     "check_whole",
     "interval_in_run",
@@ -206,22 +205,6 @@ def check_taken(state: State, argument: str, key: BatchKey, what: Literal["input
         raise ArgumentError(
             f"{argument}={key!r} is not item {names} of the batch, which with a loss_fn is {whose}: set "
             f"{argument}={names}, or say where it is, objective=engine_core.Objective(loss_fn, {what}={key!r})"
-        )
-
-
-def check_setter(batch: Any, argument: str, key: BatchKey) -> None:
-    """Raise if the user's setter writes into the batch itself: what it overwrites is lost for all epochs."""
-    if not isinstance(key, tuple):
-        return
-    item = get_item(batch, key)
-    alias = item.view_as(item) if hasattr(item, "view_as") else item
-    changed = set_item(batch, key, alias)
-    wrote = alias is not item and get_item(batch, key) is alias
-    if wrote or changed is batch:
-        set_item(batch, key, item)
-        raise ArgumentError(
-            f"the setter of {argument} writes into the loader's batch, which may be the loader's own data: it has "
-            "to return a copy of the batch, and of everything on the way to the item"
         )
 
 

@@ -94,10 +94,6 @@ class OrderWarning(UserWarning):
     """The user's own pass breaks a declared constraint, or a name in an order matches no algorithm."""
 
 
-class UnorderedWritersWarning(UserWarning):
-    """Two algorithms write one State field at one event, and only the list decides which runs first."""
-
-
 class HookNameWarning(UserWarning):
     """A callback has a public method whose name is nearly an event's."""
 
@@ -137,9 +133,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return suggestion(name, options) or (f"; known: {shown}" if options else "; none is known")
 
 
-def suggestion(name: str, known: Iterable[str]) -> str:
+def suggestion(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Return `"; did you mean 'x'?"` for the nearest known name, or nothing."""
-    near = nearest(name, known)
+    near = nearest(name, known, cutoff)
     return f"; did you mean {near!r}?" if near is not None else ""
 
 

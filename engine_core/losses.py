@@ -14,7 +14,7 @@ from torch import nn
 from .batch import leaves_of
 from .errors import ArgumentError
 
-__all__ = ["LateValue", "base_loss", "class_outputs", "holds_loss", "is_torch_loss", "loss_setting", "with_reduction"]
+__all__ = ["LateValue", "base_loss", "class_outputs", "is_torch_loss", "loss_setting", "with_reduction"]
 
 
 _REDUCTIONS = ("reduction", "size_average", "reduce")
@@ -154,21 +154,6 @@ def class_outputs(outputs: Any, target: torch.Tensor) -> torch.Tensor:
         f"the outputs are a {type(outputs).__name__} without a sign which tensor has the classes: {fitting} fits the "
         f"targets {tuple(target.shape)}; let the model return only the logits"
     )
-
-
-def holds_loss(outputs: Any, loss: Any) -> bool:
-    """Is this loss the very tensor that the model put into its outputs?
-
-    Then the forward pass computed it, from the targets as they were then.
-
-    Example:
-        >>> loss = torch.ones(())
-        >>> holds_loss({"loss": loss}, loss), holds_loss({"loss": loss}, loss.clone())
-        (True, False)
-    """
-    if not isinstance(loss, torch.Tensor) or isinstance(outputs, torch.Tensor):
-        return loss is outputs
-    return any(leaf is loss for leaf in leaves_of(outputs))
 
 
 def _fits(tensor: torch.Tensor, target: torch.Tensor) -> bool:

@@ -11,10 +11,17 @@ from .errors import RankError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Ranks"]
+__all__ = ["Ranks", "share"]
 
 T = TypeVar("T")
 Deal: TypeAlias = "Callable[[torch.Tensor], tuple[Any, bool]]"
+
+
+def share(rows: int, rank: int, size: int) -> tuple[int, int]:
+    """Return where a rank's part of the rows begins and ends; the first ranks have one more."""
+    each, more = divmod(rows, size)
+    start = rank * each + min(rank, more)
+    return start, start + each + (rank < more)
 
 
 class Ranks:

@@ -62,8 +62,12 @@ def follow_parameters(optimizers: Iterable[torch.optim.Optimizer], before: Param
     _replace_former(groups, before, after)
     _add_new(groups, before, after)
     changed = [group for group in groups if [*map(id, group.former)] != [*map(id, group.params)]]
-    for group in changed:
-        _check_changeable(group.optimizer)
+    for kind in {type(group.optimizer) for group in changed}:
+        # It remembers more about its parameters than their groups and state.
+        if issubclass(kind, torch.optim.LBFGS) or kind.__module__.startswith("torch.distributed"):
+            raise ArgumentError(
+                f"optimizers: {kind.__name__} can't replace parameters once it is made; make it after the surgery"
+            )
     names = [(group, _names(group, before, after)) for group in groups if "param_names" in group.entry]
     for group, current in names:  # nothing can fail from here on
         group.entry["param_names"] = current
@@ -144,15 +148,6 @@ def _last_of(name: str, groups: Sequence[_Group]) -> _Group:
             "surgery (give the Trainer callables that make them)"
         )
     return groups[-1]
-
-
-def _check_changeable(optimizer: torch.optim.Optimizer) -> None:
-    """Raise for an optimizer that remembers more about its parameters than their groups and state."""
-    kind = type(optimizer)
-    if isinstance(optimizer, torch.optim.LBFGS) or kind.__module__.startswith("torch.distributed"):
-        raise ArgumentError(
-            f"optimizers: {kind.__name__} can't replace parameters once it is made; make it after the surgery"
-        )
 
 
 def _names(group: _Group, before: Parameters, after: Parameters) -> list[str]:

@@ -15,7 +15,7 @@ import torch
 from nets import NETS, Net
 
 from engine_core import Engine, Event, Logger, State
-from engine_core.batch import take_rows
+from engine_core.batch import Batches
 from sb_plugin import SelectiveBackprop
 from sb_plugin.select import draw_rows, number_kept
 
@@ -145,7 +145,7 @@ def drawing(net: Net, keep: float) -> Step:
     """Return only the draw."""
     n = len(net.batch[0])
     generator, losses, k = torch.Generator(), torch.rand(n), number_kept(n, keep)
-    return lambda: take_rows(net.batch, n, draw_rows(losses, k, keep, generator))
+    return lambda: Batches().part(net.batch, draw_rows(losses, k, keep, generator))
 
 
 def time_s(device: str) -> float:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError, ArgumentTypeError
 from ..time import as_number
-from .items import BatchKey, are_values, get_item, is_array, is_value, rebuilt
+from .items import BatchKey, get_item, is_array, rebuilt
 from .places import TAKE, Place, Role, Said, agreed_rows, check_paths, role_of
 
 if TYPE_CHECKING:
@@ -230,37 +230,6 @@ class Batches:
         if mask is not None and len(getattr(mask, "shape", ())) < 3:  # with more it says which token sees which
             return _sum(mask, lambda array: int(array.sum()))
         return None if ids is None else _sum(ids, lambda array: math.prod(array.shape))
-
-
-def count_rows(batch: Any) -> int:
-    """Return the number of rows of a batch by the strict rule, that of `Batches()`.
-
-    A run may have another one: plugins ask `state.batches.rows(batch)`.
-
-    Example:
-        >>> import torch
-        >>> count_rows((torch.zeros(8, 3), torch.zeros(8)))
-        8
-    """
-    return _STRICT.rows(batch)
-
-
-def take_rows(batch: Any, rows: int, index: torch.Tensor) -> Any:
-    """Return the rows at `index` (k,) by the strict rule, as `Batches().part` does; a batch of other rows stays whole.
-
-    A run may have another rule: plugins ask `state.batches.part(batch, index)`.
-
-    Example:
-        >>> import torch
-        >>> take_rows((torch.arange(4), "kept"), 4, torch.tensor([1, 3]))
-        (tensor([1, 3]), 'kept')
-    """
-    if is_value(batch):  # None and a list of strings are targets too
-        return _taken(batch, 0, index) if are_values(batch) and len(batch) == rows else batch
-    return _STRICT.part(batch, index) if _STRICT.rows(batch) == rows else batch
-
-
-_STRICT = Batches()
 
 
 def _whole(name: str, number: Any, batch: Any) -> int:

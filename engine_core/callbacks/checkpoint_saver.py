@@ -277,7 +277,11 @@ class CheckpointSaver(Callback):
         if self._interval.passed(before, state.timestamp):
             self._due_at = state.timestamp
         is_due = self._due_at == state.timestamp != before
-        if is_due or state.is_interrupted or self._decides_to_save_again(state):
+        if not is_due and not state.is_interrupted and self._measured_at == state.timestamp:
+            # Rank 0's checkpoint may lack the result of the evaluation that has just ended.
+            ranking, is_saved = self._ranking, state.timestamp == self._saved_at
+            is_due = state.ranks.decide(lambda: is_saved and ranking.awaits_checkpoint(state))
+        if is_due or state.is_interrupted:
             self._save(state)
 
     epoch_checkpoint = batch_checkpoint
@@ -358,12 +362,6 @@ class CheckpointSaver(Callback):
             self._fail(error, state)
             return True, False
 
-    def _decides_to_save_again(self, state: State) -> bool:
-        """Does rank 0's checkpoint lack the result of the evaluation that has just ended?"""
-        ranking, now = self._ranking, state.timestamp
-        is_measured = self._measured_at == now
-        return is_measured and state.ranks.decide(lambda: now == self._saved_at and ranking.awaits_checkpoint(state))
-
     def _save(self, state: State) -> None:
         self._finish_together(state)
         if state.world_size == 1:
@@ -406,7 +404,7 @@ class CheckpointSaver(Callback):
 
     def _in_parts(self, state: State, content: Checkpoint) -> Callable[[Timestamp], Path] | None:
         """Return what writes this rank's part of a checkpoint, or on rank 0 all of it; None: this writes nothing."""
-        from ..checkpoint import Writers, cut_content  # noqa: PLC0415  as above
+        from ..checkpoint import cut_content  # noqa: PLC0415  as above
 
         ranks, store = state.ranks, self._store
         if not self._is_in_parts(state):
@@ -422,8 +420,7 @@ class CheckpointSaver(Callback):
 
         if (name := ranks.decide(begin)) is None:
             return None
-        writers = Writers(ranks.rank, ranks.size, name, ranks.is_lost, ranks.timeout_s)
-        return partial(store.save, content=own, writers=writers)
+        return partial(store.save, content=own, ranks=ranks, begun=name)
 
     def _is_in_parts(self, state: State) -> bool:
         """Does each of several ranks write a part?"""

@@ -132,7 +132,11 @@ class ProgressBar(RunReporter):
         form = self._form or self._find_form()
         with contextlib.suppress(OSError):
             if form == "bar":
-                _print(lines, self._live.console if self._live else Console(stderr=True))
+                console = self._live.console if self._live else Console(stderr=True)
+                for text in map(Text, lines):  # above the bar, wrapped where they are too long
+                    text.highlight_regex(r"^.+?(?=  )", "bold")
+                    text.highlight_regex(r"\S+\*(?=  )", "green")
+                    console.print(text)
             elif form == "lines":
                 _write(lines)
 
@@ -175,14 +179,14 @@ class ProgressBar(RunReporter):
             self._draw(self._of_training(state))
 
     def _of_training(self, state: State) -> Progress:
-        done, loss = _done(state), self.loss.smoothed
-        said = "" if loss is None else f"loss {loss:.4g}"
-        return Progress(_place(state), done, "  ".join(filter(None, (said, self._rate(state), self._left(done)))))
-
-    def _rate(self, state: State) -> str:
-        now, first = state.timestamp, self._first
+        done, loss, now, first = _done(state), self.loss.smoothed, state.timestamp, self._first
         seconds = now.elapsed_s - first.elapsed_s
-        return f"{(now.sample - first.sample) / seconds:,.0f} samples/s" if seconds > 0 else ""
+        numbers = (
+            "" if loss is None else f"loss {loss:.4g}",
+            f"{(now.sample - first.sample) / seconds:,.0f} samples/s" if seconds > 0 else "",
+            self._left(done),
+        )
+        return Progress(_place(state), done, "  ".join(filter(None, numbers)))
 
     def _left(self, done: float | None) -> str:
         """Estimate the time left from the pace of this fit so far, evaluation included."""
@@ -190,15 +194,6 @@ class ProgressBar(RunReporter):
             return ""
         left_s = (time.monotonic() - self._started_fit_s) * max(0.0, 1 - done) / (done - self._first_done)
         return f"{clock(left_s)} left"
-
-
-def _print(lines: Sequence[str], console: Console) -> None:
-    """Print lines above the bar, wrapped where they are too long."""
-    for line in lines:
-        text = Text(line)
-        text.highlight_regex(r"^.+?(?=  )", "bold")
-        text.highlight_regex(r"\S+\*(?=  )", "green")
-        console.print(text)
 
 
 def _write(lines: Sequence[str]) -> None:

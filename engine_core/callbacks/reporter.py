@@ -15,6 +15,7 @@ from ..callback import Callback
 from ..files import finite
 from ..logger import Logger
 from ..messages import aligned, escaped, join_words, plural
+from ..ranks import share
 from ..registry import Origin, Registry, display_name
 from ..state import State, epochs_done, length_of, train_length
 from ..time import Time, TimeUnit
@@ -90,8 +91,16 @@ class RunReporter(Callback):
             metrics = {name: value for name, value in metrics.items() if name.startswith(f"{label}/")}
         elif label not in [*evaluators][-1:]:
             return
-        if metrics:
-            self.emit({**self.event("evaluation", state), **self._evaluation(metrics, state)})
+        if not metrics:
+            return
+        self.loss.flush()
+        trained = {} if self.loss.mean is None else {"train_loss": self.loss.mean}
+        self.loss.restart()
+        results = state.results
+        best = {name: results.best[name]._asdict() for name in metrics if name in results.best}
+        improved = [name for name in metrics if name in results.improved]
+        told = {**trained, "metrics": dict(metrics), "best": best, "improved": improved}
+        self.emit({**self.event("evaluation", state), **told})
 
     def fit_end(self, state: State, logger: Logger) -> None:
         """Note that evaluations are no longer those of a `fit`."""
@@ -139,20 +148,6 @@ class RunReporter(Callback):
         now = state.timestamp
         return {"kind": kind, "step": now.batch, "epoch": epochs_done(state), "seconds": round(self.seconds, 3)}
 
-    def _evaluation(self, metrics: Mapping[str, float], state: State) -> dict[str, Any]:
-        self.loss.flush()
-        trained = {} if self.loss.mean is None else {"train_loss": self.loss.mean}
-        self.loss.restart()
-        bests = state.results.best
-        best = {name: bests[name]._asdict() for name in metrics if name in bests}
-        improved = [name for name in metrics if name in state.results.improved]
-        return {**trained, "metrics": dict(metrics), "best": best, "improved": improved}
-
-
-def _class_of(model: object) -> type:
-    """Return a model's class, and not the one that torch derives from it when it shards the model."""
-    return next(kind for kind in type(model).__mro__ if not kind.__module__.startswith("torch.distributed."))
-
 
 def header_of(state: State) -> dict[str, Any]:
     """Return what a run is; None stands for what is not known.
@@ -168,8 +163,10 @@ def header_of(state: State) -> dict[str, Any]:
         algorithms.append({"algorithm": name, "distribution": distribution, "version": version})
     epochs, steps = totals_of(state)
     length = None if state.max_duration is None else str(state.max_duration)
+    # Not the class that torch derives from a model's when it shards the model.
+    kinds = (kind for kind in type(state.model).__mro__ if not kind.__module__.startswith("torch.distributed."))
     return {
-        "model": None if state.model is None else _class_of(state.model).__name__,
+        "model": None if state.model is None else next(kinds).__name__,
         "parameters": _parameters_of(state.model),
         "device": None if state.device is None else str(state.device),
         "precision": state.precision,
@@ -222,11 +219,9 @@ def _dealt(state: State) -> dict[str, Any] | None:
     ranks, rows = state.ranks, getattr(state.train_dataloader, "batch_size", None)
     if ranks.size == 1:
         return None
-    from ..parallel import bounds  # noqa: PLC0415  needs torch, as above
-
     parts = None
     if type(rows) is int and not ranks.is_local:
-        parts = [stop - start for start, stop in (bounds(rows, ranks, rank) for rank in range(ranks.size))]
+        parts = [stop - start for start, stop in (share(rows, rank, ranks.size) for rank in range(ranks.size))]
     return {"number": ranks.size, "parallel": "fsdp" if ranks.is_sharded else "ddp", "rows": parts}
 
 

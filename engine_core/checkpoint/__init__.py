@@ -7,7 +7,7 @@ from .store import BEST, RUN_CHECKPOINTS, Store, has_checkpoint, read_resolved, 
 from .tensor_file import StoredTensor, Tensors, TensorSlice, in_file_order, load, save, slice_rows
 from .tree import check_tensor, check_weight, flatten, restore
 from .weights import check_which, export_weights, match_names, read_about, read_weights, with_average, write_weights
-from .writing import BackgroundWriter, Writers, cut_content, write_content
+from .writing import BackgroundWriter, cut_content, write_content
 
 __all__ = [
     "BEST",
@@ -19,7 +19,6 @@ __all__ = [
     "StoredTensor",
     "TensorSlice",
     "Tensors",
-    "Writers",
     "attempt_of",
     "check_tensor",
     "check_weight",

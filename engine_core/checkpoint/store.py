@@ -16,9 +16,10 @@ from typing import IO, TypeVar
 
 from ..errors import CheckpointError
 from ..files import sync, write_whole
+from ..ranks import Ranks
 from ..time import Timestamp
 from .reading import MANIFEST, Checkpoint, attempt_of, read_manifest
-from .writing import Writers, write_content
+from .writing import write_content
 
 LATEST, BEST = "latest", "best"
 RUN_CHECKPOINTS = "checkpoints"
@@ -84,19 +85,19 @@ class Store:
         """Return the name of the checkpoint of a position."""
         return f"ep{at.epoch}-ba{at.batch}"
 
-    def save(self, at: Timestamp, content: Checkpoint, writers: Writers | None = None) -> Path:
-        """Write a checkpoint, or with `writers` this process's part of it, then record it as the latest.
+    def save(self, at: Timestamp, content: Checkpoint, ranks: Ranks | None = None, begun: str = "") -> Path:
+        """Write a checkpoint, or this process's part of it, see `write_content`, then record it as the latest.
 
         Return its folder.
         """
         path = self.folder / self.name_of(at)
-        write_content(path, content, writers)
-        if writers is None or not writers.rank:
+        write_content(path, content, ranks, begun)
+        if ranks is None or not ranks.rank:
             self._point(LATEST, path.name)
         return path
 
     def begin(self, at: Timestamp) -> str:
-        """Make the folder that several processes will fill with a checkpoint; return its name, for their `Writers`.
+        """Make the folder that several processes will fill with a checkpoint; return its name.
 
         It is for rank 0, which holds the lock, while it writes nothing: what earlier saves left unfinished is removed.
 
@@ -204,17 +205,17 @@ def resolve(path: Path) -> Path:
     elif (path / MANIFEST).exists() or not has_checkpoint(path):
         return path
     if not os.path.lexists(path / LATEST):
-        there = _there(path)
+        # Those too that a process was about to replace when it ended.
+        replaced = [each for each in _named(path, _REPLACED) if not _replacing(each).exists()]
+        there = sorted([*_named(path, _NAME), *replaced], key=_when)
         for checkpoint in reversed(there):
             with suppress(CheckpointError):
                 read_manifest(checkpoint)
                 return checkpoint
         return there[-1]
     name = _read_name(path / LATEST)
-    named, replaced = path / name, path / f".{name}.old"
-    if not named.exists() and replaced.exists():  # the process ended between two renames
-        return replaced
-    return named
+    named, former = path / name, path / f".{name}.old"
+    return former if not named.exists() and former.exists() else named  # the process ended between two renames
 
 
 def read_resolved(path: Path, read: Callable[[Path], _T]) -> tuple[Path, _T]:
@@ -243,12 +244,6 @@ def _read_name(file: Path) -> str:
     if not _NAME.fullmatch(name):
         raise CheckpointError(f"{str(file)!r} holds {name!r}, which is not a checkpoint's name; give the path of one")
     return name
-
-
-def _there(folder: Path) -> list[Path]:
-    """Return the checkpoints in order, with those that a process was about to replace when it ended."""
-    replaced = (path for path in _named(folder, _REPLACED) if not _replacing(path).exists())
-    return sorted([*_named(folder, _NAME), *replaced], key=_when)
 
 
 def _named(folder: Path, pattern: re.Pattern[str]) -> list[Path]:

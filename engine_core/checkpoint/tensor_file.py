@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 
 from ..errors import ArgumentError, CheckpointError
 from ..messages import readable
+from ..ranks import share
 
 Tensors: TypeAlias = dict[str, torch.Tensor]
 Shape: TypeAlias = tuple[int, ...]
@@ -83,10 +84,8 @@ def slice_rows(tensor: torch.Tensor, rank: int, size: int) -> torch.Tensor | Ten
     """
     if not tensor.dim():
         return tensor
-    each, more = divmod(len(tensor), size)
-    begin = rank * each + min(rank, more)
-    rows = tensor[begin : begin + each + (rank < more)]
-    return TensorSlice(rows, (begin, *(0,) * (tensor.dim() - 1)), tuple(tensor.shape))
+    begin, end = share(len(tensor), rank, size)
+    return TensorSlice(tensor[begin:end], (begin, *(0,) * (tensor.dim() - 1)), tuple(tensor.shape))
 
 
 def save(

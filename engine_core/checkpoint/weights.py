@@ -31,9 +31,7 @@ def check_which(weights: str) -> str:
 def read_weights(folder: Path, weights: str = "evaluated") -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the weights in a checkpoint with what else was in the model's state_dict, by name, and its manifest."""
     opened = open_content(folder)
-    # A tensor whose dimensions have an order of their own was read when the states were restored.
-    chosen = _chosen(opened, weights).items()
-    tensors = {name: it.read() if isinstance(it, StoredTensor) else it for name, it in chosen}
+    tensors = {name: it if isinstance(it, torch.Tensor) else it.read() for name, it in _chosen(opened, weights).items()}
     # Modules name their extra state themselves, and what tensors are in it is under these names.
     named = {name: stored.read() for name, stored in opened.tensors.items() if name.startswith("model.")}
     extra = restore(opened.state.get("model", {}), named)
@@ -43,6 +41,7 @@ def read_weights(folder: Path, weights: str = "evaluated") -> tuple[dict[str, An
 
 
 def _chosen(opened: Checkpoint, weights: str) -> dict[str, StoredTensor | torch.Tensor]:
+    """Return the weights; a tensor whose dimensions have an order of their own was read when the states were."""
     if check_which(weights) == "trained":
         return dict(opened.model)
     return with_average(opened.model, opened.average)

@@ -18,7 +18,7 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from math import inf
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import CheckpointError, CheckpointWarning
 from ..files import MOST_BYTES_OF_JSON, sync, write_whole
@@ -44,56 +44,43 @@ from .tensor_file import save_slices, slice_rows
 _LOOK_S = 0.02
 
 
-class Writers(NamedTuple):
-    """The processes that write one checkpoint together, as one of them sees it.
-
-    Args:
-        begun: the name of the folder that they fill, as `Store.begin` returned it on rank 0.
-        is_lost: is another process known to have ended? Then rank 0 waits no longer.
-        timeout_s: how long rank 0 waits for the others once it has written its own files.
-    """
-
-    rank: int
-    size: int
-    begun: str
-    is_lost: Callable[[], bool] = lambda: False
-    timeout_s: float = 600.0
-
-
-def write_content(folder: Path, content: Checkpoint, writers: Writers | None = None) -> None:
+def write_content(folder: Path, content: Checkpoint, ranks: Ranks | None = None, begun: str = "") -> None:
     """Write a checkpoint, or what one of several processes holds of it: `folder` is complete then, or as it was before.
 
     State and manifest are rank 0's, which completes the checkpoint once all others have written theirs.
+
+    Args:
+        ranks: the processes that write it together; None: this one writes all of it.
+        begun: the name of the folder that several fill, as `Store.begin` returned it on rank 0.
 
     Raises:
         CheckpointError: if it can't be written, or could not be read again; the partial write is removed. On rank 0
             also if another process could not write its part, has ended or takes too long.
     """
-    alone = Writers(0, 1, f".{folder.name}.{os.getpid()}.new")
-    rank, size, name, *_ = together = writers or alone
-    begun = folder.with_name(name)
-    if rank:
-        _write_part(begun, content, together)
+    is_alone, ranks = ranks is None, ranks or Ranks()
+    place = folder.with_name(f".{folder.name}.{os.getpid()}.new" if is_alone else begun)
+    if ranks.rank:
+        _write_part(place, content, ranks)
         return
-    with _taking_place(begun, folder):
-        if writers is None:
-            shutil.rmtree(begun, ignore_errors=True)
-            begun.mkdir(parents=True)
-        manifest = {**content.manifest, "schema": SCHEMA, "shards": size}
-        files = write_own(begun, content, 0, size)
-        for other, part in _wait_for_parts(begun, together).items():
+    with _taking_place(place, folder):
+        if is_alone:
+            shutil.rmtree(place, ignore_errors=True)
+            place.mkdir(parents=True)
+        manifest = {**content.manifest, "schema": SCHEMA, "shards": ranks.size}
+        files = write_own(place, content, ranks)
+        for other, part in _wait_for_parts(place, ranks).items():
             files |= part["files"]
-            (begun / _part_of(other)).unlink()
+            (place / _part_of(other)).unlink()
         shapes = {
             kind: {key: list(value.shape) for key, value in values.items()}
             for kind, values in _sets_of(content).items()
         }
-        open_sets(begun, manifest, shapes)  # what could not be read again is not a checkpoint
-        for path in {(begun / file).parent for file in files} - {begun}:
+        open_sets(place, manifest, shapes)  # what could not be read again is not a checkpoint
+        for path in {(place / file).parent for file in files} - {place}:
             sync(path)
-        files[STATE] = _write_json(begun / STATE, {**content.state, SHAPES: shapes})
+        files[STATE] = _write_json(place / STATE, {**content.state, SHAPES: shapes})
         manifest["files"] = dict(sorted(files.items()))
-        _write_json(begun / MANIFEST, {**manifest, "checksum": checksum_of(manifest)})
+        _write_json(place / MANIFEST, {**manifest, "checksum": checksum_of(manifest)})
 
 
 @contextmanager
@@ -132,14 +119,14 @@ def _write_json(path: Path, value: Any) -> dict[str, Any]:
     return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
-def write_own(folder: Path, content: Checkpoint, rank: int, size: int) -> dict[str, Any]:
+def write_own(folder: Path, content: Checkpoint, ranks: Ranks) -> dict[str, Any]:
     """Write the files of one process; return their entries in the manifest."""
     written = {}
     for kind, tensors in _sets_of(content).items():
-        file = name_of(kind, rank, size)
+        file = name_of(kind, ranks.rank, ranks.size)
         if (parent := (folder / file).parent) != folder:  # which only rank 0 makes: given up, it is not to come back
             parent.mkdir(exist_ok=True)
-        written[file] = save_slices(folder / file, tensors, rank)
+        written[file] = save_slices(folder / file, tensors, ranks.rank)
     return written
 
 
@@ -167,18 +154,18 @@ def _part_of(rank: int) -> str:
     return f"part-{rank + 1:05}.json"
 
 
-def _write_part(begun: Path, content: Checkpoint, writers: Writers) -> None:
+def _write_part(begun: Path, content: Checkpoint, ranks: Ranks) -> None:
     try:
-        _tell(begun, writers.rank, {"files": write_own(begun, content, writers.rank, writers.size)})
+        _tell(begun, ranks.rank, {"files": write_own(begun, content, ranks)})
     except (OSError, CheckpointError) as error:
         why = error
         if not begun.is_dir():
             why = CheckpointError("rank 0 did not begin it, has given it up, or does not share this file system")
-        told = f"the part of rank {writers.rank} can't be written in {str(begun)!r}: {why}"
+        told = f"the part of rank {ranks.rank} can't be written in {str(begun)!r}: {why}"
         try:
-            for file in begun.rglob(f"*-{writers.rank + 1:05}-of-*"):  # a full disk has room for the reason then
+            for file in begun.rglob(f"*-{ranks.rank + 1:05}-of-*"):  # a full disk has room for the reason then
                 file.unlink()
-            _tell(begun, writers.rank, {"error": f"{why}"[:500]})
+            _tell(begun, ranks.rank, {"error": f"{why}"[:500]})
         except OSError:
             if begun.is_dir():  # rank 0 waits in vain, until its time is up, and does not learn why
                 warn(told, CheckpointWarning, of_rank=True)
@@ -189,24 +176,24 @@ def _tell(begun: Path, rank: int, part: Mapping[str, Any]) -> None:
     write_whole(begun / _part_of(rank), json.dumps(part))
 
 
-def _wait_for_parts(begun: Path, writers: Writers) -> dict[int, dict[str, Any]]:
+def _wait_for_parts(begun: Path, ranks: Ranks) -> dict[int, dict[str, Any]]:
     """Return the part of each other rank, when all are there."""
     parts: dict[int, dict[str, Any]] = {}
-    until_s = time.monotonic() + writers.timeout_s
+    until_s = time.monotonic() + ranks.timeout_s
     while True:
-        was_lost = writers.is_lost()  # before looking: a process that has ended may have written its part
+        was_lost = ranks.is_lost()  # before looking: a process that has ended may have written its part
         there = {entry.name for entry in os.scandir(begun)}
-        absent = [rank for rank in range(1, writers.size) if _part_of(rank) not in there]
-        for rank in set(range(1, writers.size)) - parts.keys() - set(absent):
+        absent = [rank for rank in range(1, ranks.size) if _part_of(rank) not in there]
+        for rank in set(range(1, ranks.size)) - parts.keys() - set(absent):
             parts[rank] = read_json(begun / _part_of(rank))
             if "error" in parts[rank]:
                 raise CheckpointError(f"rank {rank} can't write its part: {parts[rank]['error']}")
         if not absent:
             return parts
         if was_lost or time.monotonic() > until_s:
-            why = "a process has ended" if was_lost else f"{writers.timeout_s:g} s are up"
-            ranks = f"rank{'s' if len(absent) > 1 else ''} {', '.join(map(str, absent)):.80}"
-            raise CheckpointError(f"{why}, and {ranks} had not written a part")
+            why = "a process has ended" if was_lost else f"{ranks.timeout_s:g} s are up"
+            late = f"rank{'s' if len(absent) > 1 else ''} {', '.join(map(str, absent)):.80}"
+            raise CheckpointError(f"{why}, and {late} had not written a part")
         time.sleep(_LOOK_S)
 
 
@@ -249,8 +236,9 @@ class BackgroundWriter:
         """Wait until no rank writes, in turns: a write may take longer than a rank waits, of which rank 0 warns."""
         warns_at = time.monotonic() + ranks.timeout_s
         while ranks.size > 1:
-            table = ranks.table([not self._ends_within(min(1.0, ranks.timeout_s / 2))])
-            writing = [f"rank {rank}" for rank, (writes,) in enumerate(table) if writes]
+            if self._pending is not None:
+                wait([self._pending[0]], min(1.0, ranks.timeout_s / 2))
+            writing = [f"rank {rank}" for rank, (writes,) in enumerate(ranks.table([self.is_busy])) if writes]
             if not writing:
                 return
             if not ranks.rank and time.monotonic() > warns_at:
@@ -260,9 +248,6 @@ class BackgroundWriter:
                     f"{who} still writing a checkpoint after {ranks.timeout_s:g} s, and all ranks wait for that",
                     CheckpointWarning,
                 )
-
-    def _ends_within(self, seconds: float) -> bool:
-        return self._pending is None or not wait([self._pending[0]], seconds).not_done
 
     def raise_error(self) -> None:
         """Raise what the previous write raised, once; don't wait for one that is under way."""

@@ -97,7 +97,9 @@ def _show_pair(explanation: Explanation, pair: tuple[str, str], wanted: str | No
     one, other = (find_algorithm(explanation, name) for name in pair)
     if one == other:
         raise click.BadParameter(f"{pair[0]!r} and {pair[1]!r} are the same algorithm", param_hint="'--why'")
-    events = [wanted] if wanted else _common(explanation, one, other)
+    there = {name: set(derivation.members) for name, derivation in explanation.derivations.items()}
+    there |= {name: {m.algorithm for m in event.members} for name, event in explanation.unordered.items()}
+    events = [wanted] if wanted else [name for name, members in there.items() if {one, other} <= members]
     reasons = [why(explanation, one, other, event) for event in events]
     if as_json:
         found = [{"why": reason} if isinstance(reason, str) else asdict(reason) for reason in reasons]
@@ -106,12 +108,6 @@ def _show_pair(explanation: Explanation, pair: tuple[str, str], wanted: str | No
         click.echo("\n\n".join(map(format_pair, reasons)))
     else:
         click.echo(printable(f"{one} and {other} have no event in common"))
-
-
-def _common(explanation: Explanation, one: str, other: str) -> list[str]:
-    there = {name: set(derivation.members) for name, derivation in explanation.derivations.items()}
-    there |= {name: {m.algorithm for m in event.members} for name, event in explanation.unordered.items()}
-    return [name for name, members in there.items() if {one, other} <= members]
 
 
 def _show_skipped(explanation: Explanation, wanted: str | None, *, as_json: bool) -> None:

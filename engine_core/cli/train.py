@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import click
 
-from ..callbacks.progress import ProgressBar
 from ..callbacks.reporter import RunReporter, as_line, clock, header_lines
 from ..config import Config, ParallelSettings, check_plugins, load_config, override
 from ..errors import SameRunError
@@ -122,7 +121,7 @@ def train(
                 return
             from ..run import Run  # noqa: PLC0415 - config errors need not wait for torch
 
-            run = Run(checked, out, watch=_watch(checked, showing), hand_on=write or (lambda _: None), **measure)
+            run = Run(checked, out, progress_bar=showing.has_progress, hand_on=write or (lambda _: None), **measure)
             ending = run.train()
         except BaseException as error:
             lines = _fail(context, run, error, write)
@@ -185,13 +184,6 @@ def _end(context: click.Context, run: Run, ending: Ending, code: int) -> list[st
     resume = _resume_command(context, run.folder)
     run.reporter.end_with(ending, code, resume)
     return [*([] if ending.results is None else result_lines(ending.results)), *_last_lines(ending, resume)]
-
-
-def _watch(config: Config, showing: Showing) -> list[Any] | None:
-    """Return the callbacks that show the run; None leaves it to the config's `progress_bar`."""
-    if not showing.has_progress:
-        return []
-    return [ProgressBar(show=True)] if config.trainer.progress_bar == "auto" else None
 
 
 def _resume_command(context: click.Context, folder: Path) -> str:

@@ -2,14 +2,13 @@
 
 from .engine import Engine
 from .host import Host, listeners_of, misspelt_hooks, refuse_to_copy
-from .members import admit, doubts_about, problems_of, warn_of_idle
+from .members import admit, problems_of, warn_of_idle
 from .pipeline import is_bool
 
 __all__ = [
     "Engine",
     "Host",
     "admit",
-    "doubts_about",
     "is_bool",
     "listeners_of",
     "misspelt_hooks",

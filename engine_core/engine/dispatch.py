@@ -105,12 +105,11 @@ def with_algorithms(
     return algorithms_last if event is Event.INIT else algorithms_first
 
 
-def surrounding(pipelines: Mapping[Event, Pipeline | None]) -> Adapter:
+def surrounding(pipelines: Mapping[Event, Pipeline]) -> Adapter:
     """Return the engine's plugin: per event an innermost wrapper that runs the algorithms."""
     own = Adapter()
     for event, pipeline in pipelines.items():
-        if pipeline is not None:
-            own.add(event, _around(pipeline), wrapper=True, trylast=True)
+        own.add(event, _around(pipeline), wrapper=True, trylast=True)
     return own
 
 

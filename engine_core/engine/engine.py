@@ -18,8 +18,8 @@ from ..state import ObservedList, SpanRecorder, State
 from .dispatch import Dispatch, call_directly, call_hook, spanning, surrounding, with_algorithms
 from .host import Adapter, Host, Life, check_listeners, listen, listeners_of, refuse_to_copy, watchers_of
 from .in_place import InPlace
-from .members import admit, check_combination, doubts_about, overrides
-from .pipeline import OpenPairs, Pipeline, add_counts
+from .members import admit, check_combination, overrides
+from .pipeline import OpenPairs, Pipeline
 
 
 class Engine:
@@ -57,7 +57,7 @@ class Engine:
             self._passes.insert(function, index)
         self._members: list[Member] = []
         self._adapters: list[Adapter] = []
-        self._pipelines: dict[Event, Pipeline | None] = {}
+        self._pipelines: dict[Event, Pipeline] = {}
         self._profiler: SpanRecorder | None = None
         self._pairs, self._in_place = OpenPairs(), InPlace()
         self._started = self._closed = False
@@ -139,7 +139,7 @@ class Engine:
     def members(self) -> list[Member]:
         """The algorithms under their unique names, and what the engine knows about them."""
         self.refresh()
-        add_counts(self._pipelines.values())
+        self._add_counts()
         return self._members
 
     @property
@@ -213,8 +213,7 @@ class Engine:
         self.host.warn_of_deprecated(algorithms, listeners, registry)
         origins = [*(m.origin for m in members), *map(registry.origin_of, listeners)]
         self._passes.use({origin.distribution for origin in origins if origin is not None}, registry)
-        for message, category in doubts_about(members, self._passes):  # with the newcomers' passes, which may settle it
-            self._passes.warn_once(message, category)
+        self._passes.warn_of_unknown_names(members)
         # Before the former are forgotten: those that leave undo what they began with their own pipelines.
         self._pairs.release(self._members, members)
         if self._started:
@@ -242,8 +241,9 @@ class Engine:
             self.host.drop(adapter)
         self._dispatch.clear()
         self._profiler = self.state.profiler
-        add_counts(self._pipelines.values())
-        self._pipelines = {event: self._pipeline(event) for event in Event}
+        self._add_counts()
+        found = {event: self._pipeline(event) for event in Event}
+        self._pipelines = {event: found[event] for event in Event if found[event].members or found[event].newcomers}
         self._adapters = listen(self._listeners, self._destinations, self.state, self.logger, self._passes.registry)
         self._surrounded = self.host.monitors > 0 or self.host.has_guests()
         if self._surrounded:
@@ -252,12 +252,17 @@ class Engine:
             self.host.register(adapter)
         self._connected_at = self.host.changes  # last: the lines above changed it
 
-    def _pipeline(self, event: Event) -> Pipeline | None:
-        """Return the pipeline of the algorithms that list `event`, or None if there is none."""
+    def _add_counts(self) -> None:
+        """Let each member know how often it was asked."""
+        for pipeline in self._pipelines.values():
+            pipeline.add_counts()
+
+    def _pipeline(self, event: Event) -> Pipeline:
+        """Return the pipeline of the algorithms that list `event`."""
         watchers = watchers_of(self._listeners, self.state.profiler)
         pipeline = Pipeline(event, self.state, self.logger, self._passes, self._members, watchers)
         pipeline.link_pairs(self._pairs)
-        return pipeline if pipeline.members or pipeline.newcomers else None
+        return pipeline
 
     def _prepare(self, given: Event | str) -> Callable[[], Traces]:
         """Return how to run the event `given`, cached under that spelling until a listener is added or removed."""
@@ -273,13 +278,13 @@ class Engine:
         handler = self._handler(event)
         if self._profiler is not None:
             handler = spanning(handler, self._profiler, event)
-        if (pipeline := self._pipelines[event]) is None or not pipeline.newcomers:
+        if event not in self._pipelines or not self._pipelines[event].newcomers:
             self._dispatch.remember(handler, given, event)
         return handler
 
     def _handler(self, event: Event) -> Callable[[], Traces]:
         """Choose the cheapest handler: no listeners, only algorithms, callbacks too, or guests on the host too."""
-        pipeline = self._pipelines[event]
+        pipeline = self._pipelines.get(event)
         if pipeline is not None and not (pipeline.members or pipeline.newcomers or self._surrounded):
             pipeline = None  # its only task was to show newcomers the first batch
         runs_inside = self._surrounded and pipeline is not None

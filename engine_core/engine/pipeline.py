@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from ..errors import MatchError, add_note
 from ..event import Event, events_between
@@ -28,28 +28,11 @@ _NAMED = 10
 log = logging.getLogger("engine_core")
 
 
-class FirstHalf(Protocol):
-    """The first half of a pair as it ran: the pipeline of its event."""
+Applied: TypeAlias = "tuple[Pipeline, Mapping[str, Trace]] | None"
+"""The first half of a pair as it ran, as the pipeline of its event, and the traces of those that ran there."""
 
-    def undo(self, name: str) -> None:
-        """Let an algorithm that ran here run at the second half."""
-
-    def describe(self, name: str) -> str:
-        """Return the name of an algorithm that ran here, with its distribution."""
-
-    def writes(self, name: str) -> str:
-        """Return what an algorithm that ran here declares it writes."""
-
-
-Applied: TypeAlias = "tuple[FirstHalf, Mapping[str, Trace]] | None"
-"""The first half as it ran, and the traces of those that ran there."""
-
-
-class Failure(NamedTuple):
-    """What an algorithm raised when it should have undone something, and a description."""
-
-    error: Exception
-    what: str
+Failure: TypeAlias = "tuple[Exception, str]"
+"""What an algorithm raised when it should have undone something, and a description."""
 
 
 class Pair:
@@ -60,7 +43,7 @@ class Pair:
     def __init__(self) -> None:
         self.applied: Applied = None
 
-    def stop(self, half: FirstHalf | None, traces: Mapping[str, Trace], raised: str | None) -> None:
+    def stop(self, half: Pipeline | None, traces: Mapping[str, Trace], raised: str | None) -> None:
         """Keep what is still to undo after one `raised`, in the first `half` or in the second (None): not its own."""
         ran = {trace.name for trace in traces.values() if trace.run}
         if half is not None:
@@ -81,17 +64,8 @@ class Pair:
                 half.undo(trace.name)
             except Exception as error:  # noqa: BLE001  the others must get their turn
                 what = f"{half.describe(trace.name)} could not undo what it did at {trace.event.name}"
-                failures.append(Failure(error, what))
+                failures.append((error, what))
         return failures
-
-
-class Latest:
-    """What ran at an event the last time: where the clocks were, the event's pipeline, and the traces."""
-
-    __slots__ = ("applied",)
-
-    def __init__(self) -> None:
-        self.applied: tuple[Timestamp, Timestamp, FirstHalf, Mapping[str, Trace]] | None = None
 
 
 class OpenPairs:
@@ -99,7 +73,7 @@ class OpenPairs:
 
     def __init__(self) -> None:
         self._pairs = {event: Pair() for event in Event if event.is_before_event}
-        self.latest = {event: Latest() for event in Event}
+        self.latest: dict[Event, tuple[Timestamp, Timestamp, Pipeline, Traces]] = {}
 
     def pair_of(self, event: Event, members: Sequence[Member]) -> Pair | None:
         """Return the pair that `event` belongs to, or None if no member has both halves."""
@@ -129,28 +103,27 @@ class OpenPairs:
         Return the events where there was something.
         """
         undone = [event for event in self.now() if event in events]
-        for failure in self.undo(undone):
-            add_note(error, f"after this, {failure.what}: {type(failure.error).__name__}: {failure.error}")
+        for failure, what in self.undo(undone):
+            add_note(error, f"after this, {what}: {type(failure).__name__}: {failure}")
         return undone
 
     def release(self, members: Sequence[Member], successors: Sequence[Member]) -> None:
         """Let algorithms that leave the engine undo what they began; the first error is raised."""
         gone = {member.name for member in members} - {member.name for member in successors}
-        for failure in self.undo(only=gone) if gone else ():
-            add_note(failure.error, f"{failure.what}, when it left the engine")
-            raise failure.error
+        for failure, what in self.undo(only=gone) if gone else ():
+            add_note(failure, f"{what}, when it left the engine")
+            raise failure
 
     def close(self) -> None:
         """Undo what has not ended; errors are logged."""
-        for failure in self.undo():
-            log.error("%s, when the engine was closed", failure.what, exc_info=failure.error)
+        for failure, what in self.undo():
+            log.error("%s, when the engine was closed", what, exc_info=failure)
 
     @contextmanager
     def restoring(self, state: State) -> Iterator[None]:
         """If the block raises, let algorithms undo what they began in it, and name those that ran."""
         before = self.now()
-        for latest in self.latest.values():
-            latest.applied = None  # in a loop without a clock, this may be the same batch for ever
+        self.latest.clear()  # in a loop without a clock, this may be the same batch for ever
         try:
             yield
         except BaseException as error:
@@ -163,10 +136,10 @@ class OpenPairs:
         if not isinstance(error, Exception) or any(map(_runs_an_event, traceback.walk_tb(error.__traceback__))):
             return
         named = []
-        for event in _OF_A_BATCH:
-            at, eval_at, half, traces = self.latest[event].applied or (None, None, None, {})
-            if half is not None and at is state.timestamp and eval_at is state.eval_timestamp:
-                named += [f"{name} at {event.name} ({half.writes(name)})" for name in (t.name for t in traces.values())]
+        for event in (event for event in _OF_A_BATCH if event in self.latest):
+            at, eval_at, pipeline, traces = self.latest[event]
+            if at is state.timestamp and eval_at is state.eval_timestamp:
+                named += [f"{trace.name} at {event.name} ({pipeline.writes(trace.name)})" for trace in traces.values()]
         if named:
             last = f" (the last {_NAMED} of {len(named)})" if len(named) > _NAMED else ""
             add_note(error, f"in this batch ran{last}: {', '.join(named[-_NAMED:])}")
@@ -211,7 +184,7 @@ class Pipeline:
         self._named: dict[str, Member] = {}
         self._opens = event.is_before_event
         self._pair: Pair | None = None
-        self._latest = Latest()
+        self._latest: dict[Event, Any] = {}
         self._passes = passes
         self._watchers = watchers
         self._remembers = passes.is_pure(event)
@@ -254,7 +227,7 @@ class Pipeline:
         except BaseException as error:
             self._blame(error, plan, traces)
             raise
-        self._latest.applied = state.timestamp, state.eval_timestamp, self, traces
+        self._latest[event] = state.timestamp, state.eval_timestamp, self, traces
         if self._pair is not None:
             self._pair.applied = (self, traces) if self._opens else None
         if logger.destinations:
@@ -281,7 +254,7 @@ class Pipeline:
 
     def link_pairs(self, pairs: OpenPairs) -> None:
         """Keep track in `pairs` of what has run, also for the pairs of which a member has both halves."""
-        self._pair, self._latest = pairs.pair_of(self.event, self.members), pairs.latest[self.event]
+        self._pair, self._latest = pairs.pair_of(self.event, self.members), pairs.latest
 
     def wrap_each(self, around: Callable[[Member], Any] | None) -> None:
         """Apply what `around` makes of each member, unless a watcher surrounds it; None: the algorithm itself again."""
@@ -331,7 +304,7 @@ class Pipeline:
 
     def _first_run(self) -> None:
         """Let new algorithms validate the first batch, and judge each one's first answer."""
-        if self.newcomers and self.state.batch is not None:
+        if self.state.batch is not None:
             self._validate()
         judged = [self.event in member.asked for member in self.members]
         self._asked = [(m.algorithm if j else _Judged(m), m) for m, j in zip(self.members, judged, strict=True)]
@@ -434,13 +407,6 @@ class _Watched:
 def _entered(actor: Any) -> bool:
     """Did the algorithm's own `apply` begin?"""
     return not isinstance(actor, _Watched) or actor.applied.entered
-
-
-def add_counts(pipelines: Iterable[Pipeline | None]) -> None:
-    """Let each pipeline add to its members how often they were asked."""
-    for pipeline in pipelines:
-        if pipeline is not None:
-            pipeline.add_counts()
 
 
 def is_bool(answer: Any) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, model_validator
 
-from ..errors import ArgumentError, did_you_mean
+from ..errors import ArgumentError, did_you_mean, suggestion
 from ..event import Event
 from ..messages import in_html, join_words, table_in_html
 from ..metadata import ORDERING
@@ -51,13 +51,15 @@ def _references(members: Sequence[Member]) -> Iterator[Skipped]:
                 others = referred(reference, member, members)
                 if not any(other.events & member.events for other in others):
                     names = " and ".join(other.name for other in others)
-                    why = f"{names} shares no event with it" if others else _absent(reference)
+                    why = f"{names} shares no event with it" if others else _absent(reference, members)
                     listed = tuple(event.value for event in Event if event in member.events)
                     yield Skipped(f"{member.title}: {relation}={reference!r}", why, listed)
 
 
-def _absent(reference: str) -> str:
-    return f"no algorithm here has that {'tag' if reference.startswith('@') else 'name'}"
+def _absent(reference: str, members: Sequence[Member]) -> str:
+    known = [name for m in members for name in (m.registered, *(f"@{tag}" for tag in m.metadata.tags))]
+    what = "tag" if reference.startswith("@") else "name"
+    return f"no algorithm here has that {what}{suggestion(reference, known, cutoff=0.8)}"
 
 
 def _unlisted(members: Sequence[Member], passes: PassList) -> Iterator[Skipped]:
@@ -68,7 +70,7 @@ def _unlisted(members: Sequence[Member], passes: PassList) -> Iterator[Skipped]:
                 named = [member for member in members if member.is_called(name)]
                 if not any(event in member.events for member in named):
                     titles = ", ".join(member.title for member in named)
-                    why = f"{titles} does not list {event.value}" if named else _absent(name)
+                    why = f"{titles} does not list {event.value}" if named else _absent(name, members)
                     yield Skipped(f"{active}: {name!r} at {event.value}", why, (event.value,))
 
 

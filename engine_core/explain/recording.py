@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ..algorithm import Algorithm
 from ..config import (
@@ -16,11 +17,12 @@ from ..config import (
     find_plugin,
     import_plugin,
 )
-from ..engine import Engine, admit, doubts_about, problems_of
+from ..engine import Engine, admit, problems_of
 from ..errors import OrderError
 from ..event import Event
+from ..messages import join_words
 from ..needs import EVERYTHING, Offers
-from ..passes import AlgorithmRecord, Derivation, Member, PassArgument, PassList, parse_passes
+from ..passes import AlgorithmRecord, Derivation, Member, PassArgument, PassList, parse_passes, precedes
 from ..registry import Registry
 from ..state import ObservedList
 from .explanation import Explanation, Unordered, skipped_by
@@ -93,7 +95,7 @@ def _explain(
     members: Sequence[Member], passes: PassList, listeners: Sequence[object] = (), offers: Offers = EVERYTHING
 ) -> Explanation:
     problems = [_with_notes(problem) for problem in problems_of(members, listeners, offers, passes.registry)]
-    warnings = [message for message, _ in doubts_about(members, passes)]
+    warnings = list[str]()
     derivations: dict[str, Derivation] = {}
     unordered: dict[str, Unordered] = {}
     for event in Event:
@@ -116,8 +118,33 @@ def _explain(
         unordered=unordered,
         skipped=tuple(skipped_by(members, passes, tuple(e.value for e in Event if e in {*derivations, *unordered}))),
         problems=tuple(problems),
-        warnings=tuple(warnings),
+        warnings=(*warnings, *_unordered_writers(members, passes, derivations)),
     )
+
+
+def _unordered_writers(
+    members: Sequence[Member], passes: PassList, derivations: Mapping[str, Derivation]
+) -> Iterator[str]:
+    """Yield the pairs that write one field at an event where they change places if the user's list is reversed.
+
+    Not two of one class: they share a name, so nothing could order them.
+    """
+    alike = [
+        (one, other, fields)
+        for one, other in itertools.combinations(members, 2)
+        if (fields := sorted({*(one.metadata.writes or ())} & {*(other.metadata.writes or ())}))
+        and type(one.algorithm) is not type(other.algorithm)
+    ]
+    turned = {e: passes.derivation([m for m in members[::-1] if e in m.events], Event(e)) for e in derivations if alike}
+    for one, other, fields in alike:
+        names = one.name, other.name
+        events = [e for e in derivations if precedes(*names, derivations[e].final) != precedes(*names, turned[e].final)]
+        if events:
+            yield (
+                f"{one.title} and {other.title} both write {join_words(fields)}, and only their positions in the list "
+                f"decide which runs first at {join_words(events)}: declare before, after, around or within in the "
+                "metadata of one, or set the order with explicit_order, in a config with `order:`"
+            )
 
 
 def _with_notes(error: BaseException) -> str:

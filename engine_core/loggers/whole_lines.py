@@ -104,7 +104,7 @@ class Lines:
         """Continue the closed file from a position: values beyond it go, and events, which tell of attempts, stay."""
         due, size = position["due"], position["bytes"]
         if self.path.is_file() and self.path.stat().st_size > size:
-            events = dict.fromkeys(_events_beyond(self.path, size))
+            events = dict.fromkeys(line for line, told in _read(self.path, size) if is_event(told))
             with self.path.open("r+b") as file:  # over the lines that go, so that a kill loses none
                 file.seek(size)
                 file.writelines(f"{line}\n".encode() for line in events)
@@ -183,10 +183,6 @@ def _rows(lines: Path) -> Iterator[dict[str, Any]]:
 def _cell(value: Any) -> Any:
     length = len(str(value))
     return value if length <= _MOST_IN_A_CELL else f"{length:,} characters, see metrics.jsonl"
-
-
-def _events_beyond(lines: Path, position: int) -> Iterator[str]:
-    return (line for line, told in _read(lines, position) if is_event(told))
 
 
 def _read(lines: Path, position: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:

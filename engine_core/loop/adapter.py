@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -318,9 +319,7 @@ def check_names(adapter: str, library: str, names: Iterable[str]) -> None:
 def _is_there(name: str) -> bool:
     module, _, path = name.partition(":")
     try:
-        found: Any = importlib.import_module(module)
-        for attribute in path.split("."):
-            found = getattr(found, attribute)
+        attrgetter(path)(importlib.import_module(module))
     except (ImportError, AttributeError):
         return False
     return True

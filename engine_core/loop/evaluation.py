@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
-from ..engine import Engine
 from ..errors import ArgumentError
 from ..event import Event
 from ..randomness import GlobalGenerators
-from ..state import State, length_of
+from ..state import length_of
 from ..time import Timestamp
-from .status import Phase, RunStatus
+from .status import Phase
+from .step import StepMoments
 
 _CURRENT = (
     *("batch", "is_placeholder", "between_batches", "outputs", "loss"),
@@ -27,16 +27,12 @@ _CURRENT = (
 _EVENTS = [event for event in Event if event.is_eval]
 
 
-class EvaluationMoments:
+class EvaluationMoments(StepMoments):
     """Fires the events of evaluations, and lets the training clock stand still meanwhile.
 
     A loop that shows only the beginning and the end of an evaluation calls `eval_start` and `eval_end`.
     """
 
-    engine: Engine
-    state: State
-    status: RunStatus
-    counted_s: float
     _back_to_training: Callable[[], None] | None = None
 
     def eval_start(self, label: str, loader: Any = None) -> None:

@@ -19,15 +19,11 @@ from ..engine import Engine, listeners_of
 from ..errors import CheckpointError, add_note
 from ..event import Event
 from ..files import read_json, write_whole
-from ..logger import Logger
 from ..messages import escaped, join_words, readable
 from ..needs import Offers
-from ..passes import PassArgument
-from ..state import State
 from ..time import Timestamp
 from .evaluation import EvaluationMoments
-from .status import Phase, RunStatus
-from .step import StepMoments
+from .status import Phase
 
 FORMAT = 1
 """Of the tree; a newer one is refused."""
@@ -195,7 +191,7 @@ def _states_of(engine: Engine, kind: str, owners: Mapping[str, Any]) -> dict[str
     return states
 
 
-class Loop(StepMoments, EvaluationMoments):
+class Loop(EvaluationMoments):
     """An engine in a training loop, which calls a method at each of its moments.
 
     Methods return what the loop has to use in place of what it gave; a loop that can't says so in its offers. Losses
@@ -249,24 +245,8 @@ class Loop(StepMoments, EvaluationMoments):
         >>> loop.close()
     """
 
-    def __init__(
-        self,
-        state: State,
-        offers: Offers,
-        *,
-        logger: Logger | None = None,
-        algorithm_passes: PassArgument | None = None,
-    ) -> None:
-        state.loop.offers = offers
-        self.state = state
-        self.engine = Engine(state, Logger() if logger is None else logger, algorithm_passes)
-        self.fire = self.engine.run_event
-        self.status = RunStatus(state)
-        self.counted_s = time.perf_counter()
-        self._unheard = self.engine.unheard
-        self._closure: Callable[[], Any] | None = None
-        self._loaded: Mapping[str, Any] | None = None  # until a fit starts
-        self._ended: Timestamp | None = None  # the clock after the latest EPOCH_END, until another epoch starts
+    _loaded: Mapping[str, Any] | None = None  # until a fit starts
+    _ended: Timestamp | None = None  # the clock after the latest EPOCH_END, until another epoch starts
 
     def offer(self, offers: Offers) -> None:
         """Say anew what the loop offers, as soon as it is known.

@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from typing import Any
 
 from ..engine import Engine
 from ..errors import ArgumentError, EngineError, UncountedRowsWarning
 from ..event import Event
+from ..logger import Logger
 from ..messages import join_words, warn
+from ..needs import Offers
+from ..passes import PassArgument
 from ..state import State
 from ..time import Interval, Time, Timestamp, TimeUnit, is_length
 from .status import Phase, RunStatus
@@ -36,11 +38,6 @@ class StepMoments:
     the attributes see `Loop`.
     """
 
-    engine: Engine
-    state: State
-    fire: Callable[[str], object]
-    status: RunStatus
-    counted_s: float
     samples: int = 0
     tokens: int = 0
     needs_rows: bool = False
@@ -49,9 +46,24 @@ class StepMoments:
     _in_rows: str = ""
     _in_tokens: str = ""
     _has_told: bool = False
-    _unheard: AbstractSet[str]
-    _closure: Callable[[], Any] | None
     _rates: Sequence[tuple[dict[str, Any], Any]] = ()
+
+    def __init__(
+        self,
+        state: State,
+        offers: Offers,
+        *,
+        logger: Logger | None = None,
+        algorithm_passes: PassArgument | None = None,
+    ) -> None:
+        state.loop.offers = offers
+        self.state = state
+        self.engine = Engine(state, Logger() if logger is None else logger, algorithm_passes)
+        self.fire = self.engine.run_event
+        self.status = RunStatus(state)
+        self.counted_s = time.perf_counter()
+        self._unheard = self.engine.unheard
+        self._closure: Callable[[], Any] | None = None
 
     def before_dataloader(self) -> None:
         """BEFORE_DATALOADER, before a batch is asked for."""

@@ -10,8 +10,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from ..batch import leaves_of
 from ..errors import ArgumentError
-from ..losses import holds_loss, is_torch_loss
+from ..losses import is_torch_loss
 from .loss import Loss
 from .objective import ModelLoss
 
@@ -47,7 +48,8 @@ def check_seen(step: Any, who: str, *, counts: bool = False) -> None:
     objective, loss = step.objective, step.loss
     given = list(loss.values()) if isinstance(loss, Mapping) else loss if isinstance(loss, (tuple, list)) else [loss]
     given = [each.sum if isinstance(each, Loss) else each for each in given]
-    if isinstance(objective, ModelLoss) or (given and all(holds_loss(step.outputs, each) for each in given)):
+    outputs = {id(leaf) for leaf in leaves_of(step.outputs)}  # the forward computed them, from the targets of then
+    if isinstance(objective, ModelLoss) or (given and all(id(each) in outputs for each in given)):
         raise ArgumentError(
             f"{who} changes the targets that the loss is computed from, but this loss is one of the model's outputs, "
             "computed in the forward: let the forward return logits, and compute it in loss(outputs, batch), or in a "

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from .group import ends_with, join, on_cpu, record
-from .rows import bounds, placeholder_of
-from .settings import DDP, FSDP, Parallel, check_spread, spread_of
+from .rows import placeholder_of
+from .settings import DDP, FSDP, KINDS, Parallel, check_spread, spread_of
 from .wrapping import (
     Wrapping,
     gathered,
@@ -24,9 +24,9 @@ from .wrapping import (
 __all__ = [
     "DDP",
     "FSDP",
+    "KINDS",
     "Parallel",
     "Wrapping",
-    "bounds",
     "check_spread",
     "ends_with",
     "gathered",

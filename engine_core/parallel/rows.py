@@ -11,17 +11,9 @@ import torch
 import torch.distributed as dist
 
 from ..batch import Batches, map_batch
-from ..ranks import Ranks
+from ..ranks import Ranks, share
 
 CAN_NOT_MOVE = -1
-
-
-def bounds(rows: int, ranks: Ranks, rank: int | None = None) -> tuple[int, int]:
-    """Return where a rank's part of the rows begins and ends, this one's by default; the first ranks have one more."""
-    each, more = divmod(rows, ranks.size)
-    rank = ranks.rank if rank is None else rank
-    start = rank * each + min(rank, more)
-    return start, start + each + (rank < more)
 
 
 def placeholder_of(batch: Any, batches: Batches) -> Any:
@@ -61,7 +53,7 @@ class Move:
     def __init__(self, counts: Sequence[int], index: torch.Tensor, ranks: Ranks) -> None:
         index, numbers = index.cpu(), range(ranks.size)
         owners = torch.searchsorted(torch.tensor([*accumulate(counts)]), index, right=True)
-        ends = torch.tensor([bounds(len(index), ranks, rank)[1] for rank in numbers])
+        ends = torch.tensor([share(len(index), rank, ranks.size)[1] for rank in numbers])
         receivers = torch.searchsorted(ends, torch.arange(len(index)), right=True)
         are_mine, are_for_me, goes = owners == ranks.rank, receivers == ranks.rank, owners != receivers
         start = sum(counts[: ranks.rank])
@@ -108,7 +100,11 @@ class Move:
         rows, after = own.new_empty((self.number, *leaf.shape[1:])), self._before + len(self._staying)
         torch.index_select(own, 0, self._staying.to(leaf.device), out=rows[self._before : after])
         rows[: self._before], rows[after:] = others[: self._before], others[self._before :]
-        return _like(leaf, rows if self._order is None else rows.index_select(0, self._order.to(leaf.device)))
+        rows = rows if self._order is None else rows.index_select(0, self._order.to(leaf.device))
+        if leaf.is_contiguous():
+            return rows
+        order = sorted(range(leaf.dim()), key=leaf.stride, reverse=True)  # of dimensions in memory
+        return rows.permute(order).contiguous().permute([order.index(dim) for dim in range(leaf.dim())])
 
 
 def _leaves(batch: Any, batches: Batches) -> list[Any]:
@@ -116,11 +112,3 @@ def _leaves(batch: Any, batches: Batches) -> list[Any]:
     leaves: list[Any] = []
     batches.map_rows(batch, lambda leaf, dim: leaves.append(leaf.movedim(dim, 0) if dim else leaf))
     return leaves
-
-
-def _like(leaf: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Return rows whose dimensions lie in memory in the order of a leaf's."""
-    if leaf.is_contiguous():
-        return rows
-    order = sorted(range(leaf.dim()), key=leaf.stride, reverse=True)
-    return rows.permute(order).contiguous().permute([order.index(dim) for dim in range(leaf.dim())])

@@ -9,6 +9,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar, Literal
 
 import torch
+from packaging.version import Version
 
 from ..errors import ArgumentError, ArgumentTypeError, did_you_mean
 from ..messages import warn
@@ -86,27 +87,25 @@ class FSDP(Parallel):
             raise ArgumentTypeError(f"FSDP: blocks is a list of classes or their names, not {self.blocks!r}")
 
 
-_KINDS: dict[str, type[Parallel]] = {"ddp": DDP, "fsdp": FSDP}
+KINDS: dict[str, type[Parallel]] = {"ddp": DDP, "fsdp": FSDP}
 
 
 def spread_of(given: object) -> Parallel | None:
     """Return what `Trainer(parallel=...)` means in this process; None: it trains alone.
 
-    `auto` is DDP where torchrun started several processes. A mapping is what a config says: `name` and arguments.
-    Ranks that are there already, such as threads in a test, have a `wrap(model)` that stands in for DDP.
+    `auto` is DDP where torchrun started several processes. Ranks that are there already, such as threads in a test,
+    have a `wrap(model)` that stands in for DDP.
     """
     if given is None or (given == "auto" and started() == 1):
         return None
     if isinstance(given, Ranks) and hasattr(given, "wrap"):
         return DDP(data="local" if given.is_local else "global")
-    if isinstance(given, Mapping):
-        parallel = _of_mapping(**given)
-    elif isinstance(given, Parallel):
+    if isinstance(given, Parallel):
         parallel = given
-    elif isinstance(given, str) and given in ("auto", *_KINDS):
-        parallel = _KINDS["ddp" if given == "auto" else given]()
+    elif isinstance(given, str) and given in ("auto", *KINDS):
+        parallel = KINDS["ddp" if given == "auto" else given]()
     else:
-        hint = did_you_mean(given, ["auto", *_KINDS]) if isinstance(given, str) else ""
+        hint = did_you_mean(given, ["auto", *KINDS]) if isinstance(given, str) else ""
         if isinstance(given, type) and issubclass(given, Parallel):
             hint = f"; write {given.__name__}()"
         kind = ArgumentError if isinstance(given, str) else ArgumentTypeError
@@ -121,15 +120,6 @@ def spread_of(given: object) -> Parallel | None:
     return parallel
 
 
-def _of_mapping(name: str = "", **arguments: Any) -> Parallel:
-    if name not in _KINDS:
-        raise ArgumentError(f"parallel: name is 'ddp' or 'fsdp', not {name!r}")
-    try:
-        return _KINDS[name](**arguments)
-    except TypeError as error:
-        raise ArgumentTypeError(f"parallel: {error}") from error
-
-
 def started() -> int:
     """Return how many processes were started together: those of the process group, or else of torchrun."""
     return torch.distributed.get_world_size() if has_group() else int(os.environ.get("WORLD_SIZE", "1"))
@@ -142,10 +132,10 @@ def has_group() -> bool:
 
 def check_spread(model: torch.nn.Module, parallel: Parallel | None, precision: str) -> None:
     """Raise if this model, or this kind of run, can't be spread over the processes that were started."""
+    if started() == 1:
+        return
     if parallel is None:
         _say_that_each_is_alone()
-        return
-    if started() == 1:
         return
     for name, module in model.named_modules():
         if found := [cls.__name__ for cls in type(module).__mro__ if cls.__name__ in _SPREAD]:
@@ -171,7 +161,7 @@ def check_spread(model: torch.nn.Module, parallel: Parallel | None, precision: s
 
 
 def _say_that_each_is_alone() -> None:
-    if started() > 1 and os.environ.get("RANK", "0") == "0":
+    if os.environ.get("RANK", "0") == "0":
         warn(
             f"parallel=None: each of the {started()} processes trains a model of its own, and writes the same files; "
             "parallel='auto' trains one together",
@@ -181,12 +171,8 @@ def _say_that_each_is_alone() -> None:
 
 def check_torch(version: str) -> None:
     """Raise if this torch is older than the lowest with which FSDP was tried."""
-    if _numbers(version) < _numbers(LOWEST_FOR_FSDP):
+    if Version(version).release[:2] < Version(LOWEST_FOR_FSDP).release:
         raise ArgumentError(
             f"FSDP needs torch {LOWEST_FOR_FSDP} or newer, and this is {version}: pip install -U torch, or use "
             "parallel='ddp'"
         )
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in version.split(".")[:2])

@@ -178,15 +178,16 @@ class _InGroup(Wrapping):
 
     def __init__(self, model: nn.Module, ranks: Ranks) -> None:
         super().__init__(model)
-        self._ranks, self._versions = ranks, Versions()
+        self._ranks = ranks
+        self._seen_buffers: list[tuple[int, int | None]] = []
 
     @torch.no_grad()
     def mean_buffers(self) -> None:
         """Let running statistics be the mean over ranks, and other buffers rank 0's."""
         statistics, others = shared_buffers(self.model)
-        if others and self._ranks.any(self._versions.changed(others)):
+        if others and self._ranks.any(self._seen_buffers != _versions(others)):  # else large tables would be sent often
             _take_from_first(others)
-            self._versions.changed(others)
+            self._seen_buffers = _versions(others)
         if not statistics:
             return
         total = torch.cat([buffer.reshape(-1).double() for buffer in statistics])
@@ -296,17 +297,9 @@ def shared_buffers(model: nn.Module) -> tuple[list[torch.Tensor], list[torch.Ten
     return statistics, others
 
 
-class Versions:
-    """Which tensors were looked at, and their versions: large tables that never change are sent to no rank."""
-
-    def __init__(self) -> None:
-        self._seen: list[tuple[int, int | None]] = []
-
-    def changed(self, tensors: list[torch.Tensor]) -> bool:
-        """Return whether these are other tensors than at the last call, or any of them has changed since."""
-        former = self._seen
-        self._seen = [(t.data_ptr(), None if t.is_inference() else t._version) for t in tensors]  # noqa: SLF001
-        return self._seen != former
+def _versions(tensors: list[torch.Tensor]) -> list[tuple[int, int | None]]:
+    """Return what differs if these are other tensors, or any of them has changed."""
+    return [(t.data_ptr(), None if t.is_inference() else t._version) for t in tensors]  # noqa: SLF001
 
 
 def written(tensor: torch.Tensor) -> torch.Tensor:

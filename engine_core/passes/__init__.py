@@ -18,7 +18,7 @@ from .contract import (
     warn_if_multiple_loss_interpolation,
 )
 from .derivation import DECLARED, FILO, AlgorithmRecord, Derivation, Explained, PassRecord, Reason, precedes
-from .member import Edge, Member, declared_edges, members_of, referred, stable_sort, who_moved
+from .member import Edge, Member, declared_edges, members_of, referred, stable_sort
 from .pass_list import ActivePass, PassList
 
 __all__ = [
@@ -53,5 +53,4 @@ __all__ = [
     "stable_sort",
     "table_of",
     "warn_if_multiple_loss_interpolation",
-    "who_moved",
 ]

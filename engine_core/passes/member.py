@@ -50,21 +50,6 @@ def stable_sort(names: Sequence[str], edges: Sequence[Edge]) -> list[str]:
     return ordered
 
 
-def who_moved(before: Sequence[str], after: Sequence[str]) -> list[str]:
-    """Return the fewest names to move to get from one order to the other, of those in both.
-
-    That is all but the longest subsequence that kept its order (Schensted 1961).
-    """
-    places = {name: place for place, name in enumerate(before)}
-    common = [name for name in after if name in places]
-    kept: list[list[str]] = [[]]
-    for name in common:
-        fitting = [run for run in reversed(kept) if not run or places[run[-1]] < places[name]]
-        kept.append([*max(fitting, key=len), name])
-    longest = max(kept, key=len)
-    return [name for name in common if name not in longest]
-
-
 def _describe_cycle(stuck: set[str], edges: Sequence[Edge]) -> str:
     """Walk against the edges among the stuck names until one repeats, and format that cycle."""
     into = {edge.second: edge for edge in reversed(edges) if edge.first in stuck}

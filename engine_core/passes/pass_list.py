@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from ..algorithm import Algorithm, unique_names
-from ..errors import OrderError, OrderWarning, PluginError, add_note
+from ..errors import OrderError, OrderWarning, PluginError, add_note, did_you_mean
 from ..event import Event
 from ..messages import warn
 from ..metadata import STAGES, PassMetadata
 from ..registry import CORE, Origin, Registry
-from .contract import AlgorithmPass, apply_declared_order, metadata_of, name_of
+from .contract import AlgorithmPass, apply_declared_order, metadata_of, name_of, table_of
 from .derivation import AlgorithmRecord, Derivation, PassRecord, precedes
 from .member import Edge, Member, declared_edges, stable_sort
 
@@ -52,7 +52,7 @@ class PassList:
         self.distributions: list[str] = []
         self._users: list[tuple[AlgorithmPass, int]] = []
         self._warned: list[AlgorithmPass] = []
-        self._issued: set[str] = set()
+        self._unknown: set[tuple[Event, str]] = set()
         self.active: tuple[ActivePass, ...] = ()
         self.use((), registry)
 
@@ -110,35 +110,24 @@ class PassList:
                 else:
                     yield f"{message}; disable that pass or fix its distribution", None
 
-    def warn_once(self, message: str, category: type[Warning]) -> None:
-        """Warn once per engine."""
-        if message not in self._issued:
-            self._issued.add(message)
-            warn(message, category)
+    def warn_of_unknown_names(self, members: Sequence[Member]) -> None:
+        """Warn of names in tables of `explicit_order` that match no algorithm, each once; without algorithms, of none.
 
-    def arrange(self, members: Sequence[Member], event: Event, *, declared: bool = True) -> list[str]:
-        """Return the members' names as the passes that move algorithms arrange them.
-
-        `declared=False` leaves `apply_declared_order` out.
+        It is the user who wrote them, and without effect they would go unnoticed.
         """
-        movers = [p for p in self.active if p.metadata.stage != "check"]
-        if not declared:
-            movers = [p for p in movers if p.function is not apply_declared_order]
-        names = {id(member.algorithm): member.name for member in members}
-        steps = self._run(members, event, declared_edges(members, event) if declared else (), movers)
-        return [names[id(a)] for a in steps[-1] if id(a) in names]
+        registered = [member.registered for member in members]
+        tables = [(event, names) for active in self.active for event, names in table_of(active.function).items()]
+        for event, name in [(event, name) for event, names in tables for name in names if members]:
+            if (event, name) not in self._unknown and not any(member.is_called(name) for member in members):
+                self._unknown.add((event, name))
+                message = f"explicit_order names {name!r} at {event.name}, but no algorithm here has that name"
+                warn(f"{message}{did_you_mean(name, registered)}", OrderWarning)
 
-    def _run(
-        self,
-        members: Sequence[Member],
-        event: Event,
-        edges: Sequence[Edge],
-        passes: Sequence[ActivePass] | None = None,
-    ) -> list[list[Algorithm]]:
+    def _run(self, members: Sequence[Member], event: Event, edges: Sequence[Edge]) -> list[list[Algorithm]]:
         """Return the given list, and the list after each pass that runs at the event."""
         known = {id(member.algorithm): member for member in members}
         steps = [[member.algorithm for member in members]]
-        for active in self.active if passes is None else passes:
+        for active in self.active:
             if not active.runs_at(event):
                 continue
             function = active.function

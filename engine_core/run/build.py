@@ -28,7 +28,7 @@ from ..config import (
 from ..errors import ArgumentError, ArgumentTypeError, UnwritableError, did_you_mean
 from ..logger import Logger
 from ..objective import Objective
-from ..parallel import join, spread_of
+from ..parallel import KINDS, join, spread_of
 from ..randomness import check_seed, seed_generators
 from ..ranks import Ranks
 from ..state import State
@@ -41,7 +41,8 @@ def make_trainer(
     callbacks: Iterable[Any] = (),
     profile: Mapping[str, Any] | None = None,
     folder: Path | None = None,
-    watch: Iterable[Any] | None = None,
+    *,
+    progress_bar: bool | None = None,
 ) -> Trainer:
     """Return the Trainer that `config` describes; the seed is set before model and data are made.
 
@@ -49,7 +50,7 @@ def make_trainer(
         loggers, callbacks: more of them, besides the config's.
         profile: arguments of the callback that is registered as `profiler`; None: the run has none.
         folder: the run's folder, where checkpoints go; without one only a config's own saver saves.
-        watch: callbacks that show the run in place of the config's `progress_bar`.
+        progress_bar: False: none; True: where the config leaves it open, one that is not for terminals alone.
 
     Raises:
         ConfigError: (a ValueError) with file, line, key and remedy for what can't be made.
@@ -60,10 +61,10 @@ def make_trainer(
     own = parts["callbacks"]
     savers = [] if folder is None else savers_of(config, folder, own)
     profilers = [] if profile is None else [("profiler", profile)]
-    parts["callbacks"] = [*own, *savers, *callbacks, *(watch or ()), *profilers]  # first what takes the folder
+    parts["callbacks"] = [*own, *savers, *callbacks, *profilers]  # first what takes the folder
     parts["loggers"] = [*loggers, *parts["loggers"]]
-    if watch is not None:
-        parts["progress_bar"] = False
+    if progress_bar is False or (progress_bar and parts["progress_bar"] == "auto"):
+        parts["progress_bar"] = progress_bar
     return assemble(config, parts, folder)
 
 
@@ -145,7 +146,9 @@ def _make_evaluated(config: Config, labels: Iterable[str]) -> dict[str, Any]:
 def _parallel_of(config: Config) -> Any:
     """Return what `Trainer(parallel=...)` gets."""
     given = config.trainer.parallel
-    return given if given is None or isinstance(given, str) else given.model_dump(exclude_unset=True)
+    if given is None or isinstance(given, str):
+        return given
+    return KINDS[given.name](**given.model_dump(exclude_unset=True, exclude={"name"}))
 
 
 def assemble(config: Config, parts: dict[str, Any], folder: Path | None) -> Trainer:

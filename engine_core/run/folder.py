@@ -62,7 +62,9 @@ def _check_folder(config: Config, folder: Path) -> None:
     autoresume, remedy = config.trainer.autoresume, "choose another folder, or remove that one"
     if problem := why_not(folder / MANIFEST, MOST_BYTES_OF_JSON):
         raise ArgumentError(f"{str(folder)!r} can't be a run's folder: {problem}; {remedy}")
-    resumes = autoresume and any(map(has_checkpoint, _saver_folders(config, folder)))
+    given = [entry.args.get("folder") for entry in config.callbacks]  # where savers save, as far as the config says it
+    savers = [folder / RUN_CHECKPOINTS, *(path_of(place) for place in given if isinstance(place, (str, Path)))]
+    resumes = autoresume and any(map(has_checkpoint, savers))
     if (saved := _manifest_in(folder)) is None:
         names = _RESULTS if resumes else FILES  # a program's run has checkpoints and logs, and neither of the others
         if there := [name for name in names if os.path.lexists(folder / name)]:
@@ -86,12 +88,6 @@ def _manifest_in(folder: Path) -> dict[str, Any] | None:
         if isinstance(told, dict) and type(told.get("schema")) is int and "run_name" in told:
             return told
     return None
-
-
-def _saver_folders(config: Config, folder: Path) -> list[Path]:
-    """Return where the run's savers save, as far as the config says it."""
-    given = [entry.args.get("folder") for entry in config.callbacks]
-    return [folder / RUN_CHECKPOINTS, *(path_of(place) for place in given if isinstance(place, (str, Path)))]
 
 
 def _is_same(config: Config, saved: Any) -> bool:
@@ -174,8 +170,11 @@ class FolderReporter(RunReporter):
         """Let the manifest take the place of a former one, and remove what that attempt left: training goes past it."""
         self.has_begun = True
         try:
-            if self._described is not None:
-                _describe_attempt(self._folder, self._described)
+            if self._described is not None:  # the former one stays, as `manifest-0.json`, `manifest-1.json`, ...
+                names = (self._folder / f"manifest-{number}.json" for number in itertools.count())
+                former = next(file for file in names if not os.path.lexists(file))
+                write_whole(former, (self._folder / MANIFEST).read_bytes())
+                write_whole(self._folder / MANIFEST, self._described)
             for name in _RESULTS:
                 (self._folder / name).unlink(missing_ok=True)
         except OSError as error:
@@ -246,11 +245,3 @@ def _claim(folder: Path, described: str, *, again: bool) -> bool:
         message = f"can't write to {str(folder)!r}: {error.strerror}; choose another folder"
         raise cannot_write(error, message) from error
     return True
-
-
-def _describe_attempt(folder: Path, described: str) -> None:
-    """Write the manifest of a further attempt, and keep the one before as `manifest-0.json`, `manifest-1.json`, ..."""
-    names = (folder / f"manifest-{number}.json" for number in itertools.count())
-    former = next(file for file in names if not os.path.lexists(file))
-    write_whole(former, (folder / MANIFEST).read_bytes())
-    write_whole(folder / MANIFEST, described)

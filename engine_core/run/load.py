@@ -52,11 +52,32 @@ from .build import make_evaluator
 from .result import AVERAGE
 
 
-class Source(NamedTuple):
-    """A run's manifest, or a checkpoint's, with the folder that it is in."""
+class Saved(NamedTuple):
+    """Weights by name, and what is said about them and about their run where they were found.
 
+    Args:
+        tensors: what a model's state_dict has, the `extra` state of its modules too.
+        folder, manifest: a run's manifest, or a checkpoint's, with the folder that it is in.
+        weights: `trained`, or the registered name of the algorithm that averaged them.
+        step, epoch: how many batches and epochs were complete.
+    """
+
+    tensors: Mapping[str, Any]
     folder: Path
     manifest: Mapping[str, Any]
+    weights: str
+    step: int
+    epoch: int
+
+    def load_into(self, model: torch.nn.Module) -> None:
+        """Load the weights into a model, whichever of the two is compiled.
+
+        Raises:
+            CheckpointError: if they don't fit.
+        """
+        names = {saved: own for own, saved in match_names(model.state_dict(), self.tensors).items()}
+        tensors = {names.get(name, name): value for name, value in self.tensors.items()}
+        load_weights(model, tensors, strict=True, casts=True)
 
     def config(self, remedy: str, *, trust: bool) -> Config:
         """Return the config that the run was made from, whose targets may be imported and called.
@@ -140,13 +161,12 @@ def load_model(
         (True, False)
     """
     found = _find_weights(path_of(path), check_which(weights))
-    source = found.source
-    with preserve_generators(torch.device("cpu")), _importing_beside(source, trust=trust and model is None):
+    with preserve_generators(torch.device("cpu")), _importing_beside(found, trust=trust and model is None):
         config = None
         if model is None:
-            config = source.config("give the model, as in load_model(path, model=Net())", trust=trust)
+            config = found.config("give the model, as in load_model(path, model=Net())", trust=trust)
             model = partial(build, config.model, config.place("model"))
-        algorithms = [_algorithm_of(entry, source, config) for entry in source.surgery()]
+        algorithms = [_algorithm_of(entry, found, config) for entry in found.surgery()]
         made = model() if callable(model) and not isinstance(model, torch.nn.Module) else model
         if not isinstance(made, torch.nn.Module):
             raise ArgumentTypeError(f"model has to be a module, or what makes one, not {made!r:.80}")
@@ -195,18 +215,17 @@ def evaluate(
         CheckpointError: if there are no weights, or they don't fit the model.
         EngineError: if neither `config` nor trust is given.
     """
-    found = _find_weights(path_of(path), check_which(weights))
-    source, own = found.source, config is None
+    found, own = _find_weights(path_of(path), check_which(weights)), config is None
     if config is None:
-        config = source.config("give your own config (--config FILE)", trust=trust)
-    elif isinstance(seed := source.manifest.get("seed"), int):
+        config = found.config("give your own config (--config FILE)", trust=trust)
+    elif isinstance(seed := found.manifest.get("seed"), int):
         config = override(config, seed=seed)  # a split of the data may depend on it
     labels = [*config.eval_data]
     if not labels:
         raise ArgumentError("the config has no eval_data, so there is nothing to evaluate on")
     if data is not None and data not in labels:
         raise ArgumentError(f"the config has no evaluation loader {data!r}{did_you_mean(data, labels)}")
-    with _importing_beside(source, trust=own):
+    with _importing_beside(found, trust=own):
         evaluator = make_evaluator(config, [data] if data is not None else labels, device)
     with evaluator:
         assert evaluator.state.model is not None
@@ -214,33 +233,7 @@ def evaluate(
         return Evaluated(evaluator.eval(), found.weights, found.step, found.epoch)
 
 
-class _Found(NamedTuple):
-    """Weights by name, and what is said about them where they were found.
-
-    Args:
-        tensors: what a model's state_dict has, the `extra` state of its modules too.
-        weights: `trained`, or the registered name of the algorithm that averaged them.
-        step, epoch: how many batches and epochs were complete.
-    """
-
-    tensors: Mapping[str, Any]
-    source: Source
-    weights: str
-    step: int
-    epoch: int
-
-    def load_into(self, model: torch.nn.Module) -> None:
-        """Load the weights into a model, whichever of the two is compiled.
-
-        Raises:
-            CheckpointError: if they don't fit.
-        """
-        names = {saved: own for own, saved in match_names(model.state_dict(), self.tensors).items()}
-        tensors = {names.get(name, name): value for name, value in self.tensors.items()}
-        load_weights(model, tensors, strict=True, casts=True)
-
-
-def _find_weights(path: Path, weights: str) -> _Found:
+def _find_weights(path: Path, weights: str) -> Saved:
     """Return weights from a run's own file, or else from a checkpoint.
 
     Raises:
@@ -256,10 +249,10 @@ def _find_weights(path: Path, weights: str) -> _Found:
     folder, (tensors, manifest) = read_resolved(path, lambda folder: read_weights(folder, weights))
     average, at = manifest.get("average"), clock_of(manifest)
     name = "trained" if average is None or weights == "trained" else str(average.get("registered"))
-    return _Found(tensors, Source(folder, manifest), name, at["batch"], at["epoch"])
+    return Saved(tensors, folder, manifest, name, at["batch"], at["epoch"])
 
 
-def _find_in_run(path: Path, weights: str) -> _Found:
+def _find_in_run(path: Path, weights: str) -> Saved:
     file, about = path / MODEL, read_about(path / MODEL)
     if averaged := weights == "evaluated" and "algorithm" in about:
         file = path / AVERAGE
@@ -270,20 +263,19 @@ def _find_in_run(path: Path, weights: str) -> _Found:
             )
         if (other := read_about(file)) != about:
             raise CheckpointError(f"{str(file)!r} does not belong to the {MODEL} beside it: {other!r:.200}")
-    step, epoch = (_number_in(about, unit, file) for unit in ("batch", "epoch"))
+    clock = {}
+    for unit in ("batch", "epoch"):
+        if not re.fullmatch(r"[0-9]{1,18}", text := about.get(unit, "")):
+            raise CheckpointError(f"{str(file)!r} does not say its {unit}: {readable(repr(text), 80)}")
+        clock[unit] = int(text)
     tensors: dict[str, Any] = {**load(file)}
     if "extra_state" in about:
-        tensors = {**_in_checkpoint(path, {"batch": step, "epoch": epoch}), **tensors}
+        tensors = {**_in_checkpoint(path, clock), **tensors}
     manifest = read_json(path / MANIFEST, raises=CheckpointError)
     if not isinstance(manifest, dict):
         raise CheckpointError(f"{str(path / MANIFEST)!r} is not a run's manifest: {manifest!r:.80}")
-    return _Found(tensors, Source(path, manifest), about["algorithm"] if averaged else "trained", step, epoch)
-
-
-def _number_in(about: Mapping[str, str], unit: str, file: Path) -> int:
-    if not re.fullmatch(r"[0-9]{1,18}", text := about.get(unit, "")):
-        raise CheckpointError(f"{str(file)!r} does not say its {unit}: {readable(repr(text), 80)}")
-    return int(text)
+    used = about["algorithm"] if averaged else "trained"
+    return Saved(tensors, path, manifest, used, clock["batch"], clock["epoch"])
 
 
 def _in_checkpoint(path: Path, clock: Mapping[str, int]) -> dict[str, Any]:
@@ -298,12 +290,12 @@ def _in_checkpoint(path: Path, clock: Mapping[str, int]) -> dict[str, Any]:
     )
 
 
-def _algorithm_of(entry: Mapping[str, Any], source: Source, config: Config | None) -> Any:
+def _algorithm_of(entry: Mapping[str, Any], saved: Saved, config: Config | None) -> Any:
     """Return an algorithm with the arguments that the run's had.
 
     It is an installed one, and nothing else is imported; with a config it may be one of the user's own.
     """
-    name, place, folder = readable(entry["registered"]), entry["place"], str(source.folder)
+    name, place, folder = readable(entry["registered"]), entry["place"], str(saved.folder)
     registry, shipped = _check_installed(entry), entry.get("distribution")
     if shipped is None or entry["omitted"]:
         if config is None:
@@ -345,16 +337,16 @@ def _check_installed(entry: Mapping[str, Any]) -> Registry:
 
 
 @contextmanager
-def _importing_beside(source: Source, *, trust: bool) -> Iterator[None]:
+def _importing_beside(saved: Saved, *, trust: bool) -> Iterator[None]:
     """Let what is trusted be imported from where the command would, but never from the run's folder itself."""
-    places = [place for place in source.import_from() if place not in sys.path] if trust else []
+    places = [place for place in saved.import_from() if place not in sys.path] if trust else []
     sys.path.extend(places)
     try:
         yield
     except ConfigError as error:
         if not trust or not isinstance(error.__context__, ModuleNotFoundError):
             raise
-        sought = readable(", ".join(source.import_from()) or "no other folder, since the run names none")
+        sought = readable(", ".join(saved.import_from()) or "no other folder, since the run names none")
         raise ConfigError(f"{error}; looked for where Python looks, and in {sought}") from None
     finally:
         for place in places:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ class Run:
         folder: the run's folder; default: a new one below `runs`.
         profile: write a Chrome trace of the run to this file, with the callback `profiler`, and what `timing` does.
         timing: add to `results.json` how long each part of the run took in sum.
-        watch: callbacks that show the run in place of the config's `progress_bar`.
+        progress_bar: False: none; True: where the config leaves it open, one that is not for terminals alone.
         hand_on: receives each line that `train --json` prints.
 
     Raises:
@@ -52,7 +52,7 @@ class Run:
         *,
         profile: Path | str | None = None,
         timing: bool = False,
-        watch: Iterable[Any] | None = None,
+        progress_bar: bool | None = None,
         hand_on: Callable[[str], object] = lambda _: None,
     ) -> None:
         self.ranks = join_ranks(config)
@@ -65,7 +65,7 @@ class Run:
             callbacks=[self.reporter],
             profile={"path": profile} if timing or profile is not None else None,
             folder=self.folder,
-            watch=watch,
+            progress_bar=progress_bar,
         )
         self._lost: list[str] = []
         self._written: tuple[Path | None, Path | None] = (None, None)

@@ -185,26 +185,22 @@ class _Measured:
     def take(self, outputs: Any, targets: Any) -> torch.Tensor | None:
         """Update the metrics with the current batch, and return its loss; without targets, these are in the batch."""
         state, session, metrics = self._state, self._session, self._state.metric_objects
-        loss = self._take_loss(self._loss_of(state.model, outputs, state.batch))
+        objective, loss = state.objective, None
+        given = self._loss_of(state.model, outputs, state.batch)
+        self._batches += 1
+        self._check_law()
+        if given is not None:
+            counted = objective.counted(given, state.outputs, state.batch, objective.eval_loss_fn)
+            loss = counted.mean
+            if not state.is_placeholder:
+                self._losses.append(counted.detach())
         if metrics:
             outputs = session.precision.full(outputs)
-            given = state.objective.for_metrics(outputs, state.batch) if targets is None else (outputs, targets)
-            self._metrics.take(*given, state)
+            pair = objective.for_metrics(outputs, state.batch) if targets is None else (outputs, targets)
+            self._metrics.take(*pair, state)
         if session.is_new("values of metrics"):
             check_values(metrics, self._label)
         return loss
-
-    def _take_loss(self, given: Any) -> torch.Tensor | None:
-        """Take the loss of the current batch, and return it as one number."""
-        state, objective = self._state, self._state.objective
-        self._batches += 1
-        self._check_law()
-        if given is None:
-            return None
-        loss = objective.counted(given, state.outputs, state.batch, objective.eval_loss_fn)
-        if not state.is_placeholder:
-            self._losses.append(loss.detach())
-        return loss.mean
 
     def compute(self) -> dict[str, float]:
         """Return the loss over all ranks, none if there is none, NaN if no target counts; and the metrics."""

@@ -15,9 +15,8 @@ from torch.utils.data.distributed import DistributedSampler
 
 from ..errors import ArgumentError, CheckpointError, CheckpointWarning, DurationWarning, EngineError
 from ..messages import is_of_user, plural, warn
-from ..parallel import bounds
 from ..randomness import GlobalGenerators, load_generator, preserve_generators, state_of_generator
-from ..ranks import Ranks
+from ..ranks import Ranks, share
 from ..state import State, length_of, train_length
 from .loaders import (
     IndexOrder,
@@ -65,7 +64,7 @@ class Dealt:
             return self._of_own_rows()
         batch = next(self.batches)
         self.rows = self._sizes.popleft()
-        start, stop = bounds(self.rows, self._state.ranks)
+        start, stop = share(self.rows, self._state.rank, self._state.world_size)
         self._state.is_placeholder = start == stop
         return batch
 

@@ -16,7 +16,7 @@ from torch.utils import data as torch_data
 from torch.utils.data.distributed import DistributedSampler
 
 from ..errors import ArgumentError, CheckpointError, EngineError
-from ..parallel import bounds, mark_of
+from ..parallel import mark_of
 from ..randomness import (
     AnyGenerator,
     GlobalGenerators,
@@ -25,7 +25,7 @@ from ..randomness import (
     seed_generators,
     state_of_generator,
 )
-from ..ranks import Ranks
+from ..ranks import Ranks, share
 from ..state import length_of
 
 _KNOWN_SAMPLERS = (
@@ -205,7 +205,7 @@ class IndexOrder:
             return
         for batch in batches:
             self.sizes.append(len(batch))
-            start, stop = bounds(len(batch), self._ranks)
+            start, stop = share(len(batch), self._ranks.rank, self._ranks.size)
             yield batch[start:stop] if start < stop else batch[:1]  # of a rank without rows, a placeholder
 
     def __len__(self) -> int:
@@ -229,19 +229,17 @@ class IndexOrder:
         self._passes.append(rest)
         iterator = self._iterate(loader)
         rest()  # after torch has drawn the workers' seed, and before anything else draws
-        if self._ranks is not None:
-            self._compare(drawn[0] if drawn else None, self._ranks)
-        return iterator
-
-    def _compare(self, drawn: Any, ranks: Ranks) -> None:
-        """Raise on all ranks if they don't draw the same first batch."""
-        marks = [mark for (mark,) in ranks.table([zlib.crc32(repr(drawn).encode())])]
+        if self._ranks is None:
+            return iterator
+        mark = zlib.crc32(repr(drawn[0] if drawn else None).encode())
+        marks = [mark for (mark,) in self._ranks.table([mark])]
         if others := [str(rank) for rank, mark in enumerate(marks) if mark != marks[0]]:
             raise EngineError(
                 f"the {type(self._whole).__name__} of a DataLoader draws other rows on rank {', '.join(others)} than "
                 "on rank 0: give generators of its own a seed that all ranks share, or loaders of each rank's own rows "
                 "and Trainer(parallel=DDP(data='local'))"
             )
+        return iterator
 
     def _iterate(self, loader: torch_data.DataLoader[Any]) -> Iterator[Any]:
         attributes = vars(loader)  # a DataLoader forbids setting these, to protect live iterators
@@ -270,7 +268,7 @@ class ListOrder:
         """Yield this rank's part of each batch but the first ones."""
         for batch in itertools.islice(loader, batches, None):
             self.sizes.append(rows := self._ranks.batches.rows(batch))
-            start, stop = bounds(rows, self._ranks)
+            start, stop = share(rows, self._ranks.rank, self._ranks.size)
             yield self._ranks.batches.part(batch, slice(start, stop) if start < stop else slice(0, 1))
 
 

@@ -373,7 +373,11 @@ def run_fit(session: Session, end: Time) -> None:
         try:
             fit, closure = loop_of(session, end)
             seam.needs_rows = session.microbatch_size is not None or session.together is not None
-            seam.lengths = _lengths_of(session, end)
+            seam.lengths = {
+                "eval_interval": session.eval_interval,
+                **({} if end == state.max_duration else {"fit's duration": end}),
+                **{f"{type(each.scheduler).__name__}'s interval": each.interval for each in session.schedulers},
+            }
             seam.begin_fit(closure)
             if session.together is not None:
                 session.together.begin_fit()
@@ -391,13 +395,3 @@ def run_fit(session: Session, end: Time) -> None:
     elapsed = state.get_elapsed_duration()
     if elapsed is not None and elapsed.value >= 1 and state.loaded_from is None and not state.loop.pause_requested:
         warn_of_idle(session.engine.members, state)
-
-
-def _lengths_of(session: Session, end: Time) -> dict[str, Any]:
-    """Return the lengths of training among the Trainer's own arguments, by name."""
-    lengths: dict[str, Any] = {"eval_interval": session.eval_interval}
-    if end != session.state.max_duration:
-        lengths["fit's duration"] = end
-    for scheduler, interval, *_ in session.schedulers:
-        lengths[f"{type(scheduler).__name__}'s interval"] = interval
-    return lengths

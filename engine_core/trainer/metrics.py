@@ -74,7 +74,8 @@ def state_of(metric: Any) -> dict[str, Any]:
     for part in metric.modules():
         if hasattr(part, "compute_groups"):
             part.items(copy_state=False)  # its metrics get the states that it keeps in one of them
-    return {"parts": [_states(part) for part in _parts(metric)]}
+    kept = ("_to_sync", "_update_count")
+    return {"parts": [{n: getattr(part, n) for n in (*kept, *part._reductions)} for part in _parts(metric)]}  # noqa: SLF001
 
 
 def load_state(metric: Any, seen: Mapping[str, Any], device: torch.device | str) -> None:
@@ -111,10 +112,6 @@ def _apart(metric: Any) -> Any:
     for part in _parts(metric):
         part._to_sync = False  # noqa: SLF001
     return metric
-
-
-def _states(part: Any) -> dict[str, Any]:
-    return {name: getattr(part, name) for name in ("_to_sync", "_update_count", *part._reductions)}  # noqa: SLF001
 
 
 def _put(metric: Any, seen: Mapping[str, Any]) -> None:

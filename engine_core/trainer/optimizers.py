@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
@@ -79,40 +80,26 @@ def at_evaluation(optimizers: Iterable[torch.optim.Optimizer]) -> Iterator[None]
     Such an optimizer trains at one point, and its result is another (Schedule-Free, arXiv:2405.15682): `eval()` puts
     that into the parameters, and `train()` goes back, up to rounding. Both may be called twice.
     """
-    two_points = [(o, [(p, p.detach().clone()) for p in _parameters(o)]) for o in optimizers if has_two_points(o)]
-    if not two_points:
+    with ExitStack() as coming_back:
+        for optimizer in filter(has_two_points, optimizers):
+            coming_back.enter_context(_at_evaluation(optimizer))
         yield
-        return
-    kept = [pair for _, own in two_points for pair in own]
-    come_back = list[Callable[[], object]]()
-    with ExitStack() as versions:
-        # Since they are put back, graphs that saved them stay valid.
-        for parameter, _ in kept:
-            keeping = torch.autograd._unsafe_preserve_version_counter  # type: ignore[attr-defined]  # noqa: SLF001
-            versions.enter_context(keeping(parameter))
-        try:
-            for optimizer, own in two_points:
-                come_back.append(_leave(optimizer, own))
-            yield
-        finally:
-            with torch.no_grad():
-                for call in come_back:
-                    call()
-                for parameter, value in kept:
-                    parameter.copy_(value)
 
 
-def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    return [p for group in optimizer.param_groups for p in group["params"] if not torch.nn.parameter.is_lazy(p)]
-
-
-@torch.no_grad()
-def _leave(optimizer: Any, kept: list[tuple[torch.Tensor, torch.Tensor]]) -> Callable[[], object]:
-    """Put an optimizer's parameters at the point for evaluation; return the method that brings it back."""
+@contextmanager
+def _at_evaluation(optimizer: Any) -> Iterator[None]:
+    parameters = [p for group in optimizer.param_groups for p in group["params"] if not torch.nn.parameter.is_lazy(p)]
+    kept = [(parameter, parameter.detach().clone()) for parameter in parameters]
     optimizer.train()
-    was_there = not all(_are_equal(parameter, value) for parameter, value in kept)  # the user had called eval()
-    optimizer.eval()
-    return optimizer.eval if was_there else optimizer.train  # type: ignore[no-any-return]
+    was_training = all(itertools.starmap(_are_equal, kept))  # else the user had called eval()
+    try:
+        optimizer.eval()
+        yield
+    finally:
+        (optimizer.train if was_training else optimizer.eval)()
+        with torch.no_grad():
+            for parameter, value in kept:
+                parameter.copy_(value)
 
 
 def _are_equal(one: Any, other: Any) -> bool:

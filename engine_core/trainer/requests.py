@@ -147,9 +147,14 @@ class StepSync:
         """Return the loss of the global batch; requests made so far count from here."""
         own = [loss.count is None, loss.sum.item(), float(0 if loss.count is None else loss.count)]
         own += [part.item() for part in loss.parts.values()]
-        table = self._ranks.table([tokens, *self._so_far(began_s), *own])
-        self.tokens = int(sum(row[0] for row in table))
-        (are_sums, total, count, *parts) = self._learn([row[1:] for row in table])
+        seconds, loop = time.perf_counter() - began_s, self._state.loop
+        may_ask = [event.value not in self._unheard for event in (Event.AFTER_TRAIN_BATCH, Event.BATCH_END)]
+        table = self._ranks.table([*self._requests(), loop.skip_requested, *may_ask, tokens, seconds, *own])
+        self._obey(row[:3] for row in table)
+        loop.skip_requested, self._awaits_step, ended = (any(row[place] for row in table) for place in (3, 4, 5))
+        self._is_settled = not ended
+        all_tokens, all_seconds, are_sums, total, count, *parts = zip(*(row[6:] for row in table), strict=True)
+        self.tokens, self.seconds = int(sum(all_tokens)), all_seconds[0]
         values = [loss.sum.new_tensor(sum(value)) for value in (total, *parts)]
         return Loss(values[0], None if any(are_sums) else sum(count), dict(zip(loss.parts, values[1:], strict=True)))
 
@@ -165,21 +170,6 @@ class StepSync:
         if is_settled and self._is_settled:
             return
         self._obey(self._ranks.table(self._requests()))
-
-    def _so_far(self, began_s: float) -> list[float]:
-        """Return what the others have to know before the step."""
-        seconds, skips = time.perf_counter() - began_s, self._state.loop.skip_requested
-        may_ask = [event.value not in self._unheard for event in (Event.AFTER_TRAIN_BATCH, Event.BATCH_END)]
-        return [seconds, *self._requests(), skips, *may_ask]
-
-    def _learn(self, table: list[list[float]]) -> list[tuple[float, ...]]:
-        """Take what `_so_far` returned on each rank; return the columns after it."""
-        self.seconds = table[0][0]
-        self._obey(row[1:4] for row in table)
-        columns = list(zip(*table, strict=True))
-        self._state.loop.skip_requested, self._awaits_step, ended = map(any, columns[4:7])
-        self._is_settled = not ended
-        return columns[7:]
 
     def _requests(self) -> list[float]:
         loop = self._state.loop

@@ -1,12 +1,8 @@
 """What several processes see in a loop with Accelerate: each of them trains in several ways."""
 
-from __future__ import annotations
-
 import json
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from accelerate import DataLoaderConfiguration, DistributedDataParallelKwargs
@@ -21,26 +17,26 @@ from .cases import SB, make_algorithms, make_data
 Loader = torch.utils.data.DataLoader
 
 
-def loaders(rows: int = 32, batch: int = 4) -> tuple[Any, Any]:
+def loaders(rows=32, batch=4):
     """Return one for training and one for evaluation."""
     data = make_data(rows=rows + 8)
     train, held = torch.utils.data.Subset(data, range(rows)), torch.utils.data.Subset(data, range(rows, rows + 8))
     return Loader(train, batch_size=batch), Loader(held, batch_size=4)
 
 
-def at(event: str, call: Callable[[Any], object]) -> Callback:
+def at(event, call):
     """Return a callback of every rank that makes this call at one event."""
-    return type("At", (Callback,), {event: lambda self, state, logger: call(state)})()  # type: ignore[no-any-return]
+    return type("At", (Callback,), {event: lambda self, state, logger: call(state)})()
 
 
-def weights(run: Run) -> list[float]:
+def weights(run):
     """Return a number for each parameter, which differs if it does."""
     return [p.detach().double().sum().item() for p in run.net.parameters()]
 
 
-def surgery() -> dict[str, Any]:
+def surgery():
     """Modules are replaced before DDP, rows are cut elsewhere on each rank, weights and averages stay the same."""
-    seen: list[list[bool]] = []
+    seen = []
     names = ("squeeze_excite", "stochastic_depth", "cutout", "ema")
     algorithms = [one for name in names for one in make_algorithms(name)]
     run = Run(
@@ -65,7 +61,7 @@ def surgery() -> dict[str, Any]:
     }
 
 
-def averaged(steps: int = 1) -> dict[str, Any]:
+def averaged(steps=1):
     """Gradients are those of the rows of all processes, clipped together; so are samples."""
     run = Run("label_smoothing", accelerator=make_accelerator(steps), loaders=loaders(), max_grad_norm=0.5)
     with run.fit():
@@ -73,13 +69,13 @@ def averaged(steps: int = 1) -> dict[str, Any]:
     return {"weights": weights(run), "clock": run.state.timestamp[:3]}
 
 
-def words(steps: int = 1) -> dict[str, Any]:
+def words(steps=1):
     """Places that count are uneven between processes, and between the batches of a step."""
     weights, clock = train_words(steps)
     return {"weights": weights, "clock": clock}
 
 
-def refused() -> dict[str, Any]:
+def refused():
     """Rows can't be chosen among those of all processes, and DDP waits for frozen layers."""
     said = {}
     for case in ("selective_backprop", "layer_freezing"):
@@ -90,9 +86,9 @@ def refused() -> dict[str, Any]:
     return said
 
 
-def chosen() -> dict[str, Any]:
+def chosen():
     """In each process rows are chosen among its own."""
-    kept: list[int] = []
+    kept = []
     run = Run(
         [("selective_backprop", {**SB, "scope": "rank"})],
         loaders=loaders(),
@@ -103,7 +99,7 @@ def chosen() -> dict[str, Any]:
     return {"weights": weights(run), "kept": kept}
 
 
-def frozen() -> dict[str, Any]:
+def frozen():
     """Layers stop training where DDP looks for parameters without gradients."""
     ddp = DistributedDataParallelKwargs(find_unused_parameters=True)
     run = Run("layer_freezing", accelerator=make_accelerator(kwargs_handlers=[ddp]), loaders=loaders())
@@ -113,9 +109,9 @@ def frozen() -> dict[str, Any]:
     return {"weights": weights(run), "trains": [p.requires_grad for p in run.net.parameters()]}
 
 
-def asked_by_one() -> dict[str, Any]:
+def asked_by_one():
     """What rank 1 asks for alone, both do."""
-    seen: list[list[float]] = []
+    seen = []
     rank = make_accelerator().process_index
     run = Run(
         loaders=loaders(),
@@ -136,7 +132,7 @@ def asked_by_one() -> dict[str, Any]:
     return {"weights": weights(run), "clock": run.state.timestamp[:3], "skipped": skipped, "stops": stops}
 
 
-def uneven() -> dict[str, Any]:
+def uneven():
     """Accelerate repeats rows so that all processes have as many; with a dispatcher, one process reads them."""
     clocks = []
     for dispatches in (False, True):
@@ -148,7 +144,7 @@ def uneven() -> dict[str, Any]:
     return {"weights": weights(run), "clocks": clocks}
 
 
-def resumed() -> dict[str, Any]:
+def resumed():
     """A run that is resumed on as many processes is the uninterrupted one."""
     folder = Path(broadcast_object_list([tempfile.mkdtemp()])[0])
     found = []
@@ -163,7 +159,7 @@ def resumed() -> dict[str, Any]:
     return {"weights": found[2], "whole": found[0]}
 
 
-def main(path: Path) -> None:
+def main(path):
     """Run all, and let rank 0 write what each rank returns."""
     found = {run.__name__: run() for run in (surgery, averaged, refused, chosen, frozen, asked_by_one, uneven, resumed)}
     found |= {"accumulated": averaged(2), "words": words(), "words of two": words(2)}

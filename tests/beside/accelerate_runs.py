@@ -1,11 +1,7 @@
 """A loop with Accelerate, as the tests of its adapter run it, and the table of the 17 algorithms in it."""
 
-from __future__ import annotations
-
 import functools
-from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -21,7 +17,6 @@ from .cases import (
     LEARNING_RATE,
     MOMENTUM,
     SEED,
-    Ended,
     Words,
     differences,
     ended,
@@ -52,33 +47,30 @@ class Run:
         settings: of EngineLoop; `accelerator` is that, and `batch` the loaders'.
     """
 
-    def __init__(self, case: str | Sequence[Any] = "none", **settings: Any) -> None:
+    def __init__(self, case="none", **settings):
         self.accelerator = settings.pop("accelerator", None) or make_accelerator()
         self.net = settings.pop("net", None) or make_net()
         loaders = settings.pop("loaders", None) or make_loaders(batch=settings.pop("batch", BATCH))
         algorithms = make_algorithms(case) if isinstance(case, str) else case
-        given: dict[str, Any] = {"loss_fn": torch.nn.CrossEntropyLoss(), "max_duration": f"{EPOCHS}ep", "seed": SEED}
+        given = {"loss_fn": torch.nn.CrossEntropyLoss(), "max_duration": f"{EPOCHS}ep", "seed": SEED}
         self.loop = EngineLoop(self.accelerator, algorithms=algorithms, **{**given, **settings})
         self.state = self.loop.state
         self.loop.init(self.net)
         optimizer = torch.optim.SGD(self.net.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
         self.model, self.optimizer, self.loader, self.held = self.accelerator.prepare(self.net, optimizer, *loaders)
-        self.losses: list[float] = []
+        self.losses = []
 
     @contextmanager
-    def fit(self) -> Iterator[None]:
-        """Train inside of this."""
+    def fit(self):
         with self.loop.fit(self.model, self.optimizer, self.loader):
             yield
 
-    def epoch(self, loader: Any = None) -> None:
-        """Train on the batches of the loader."""
+    def epoch(self, loader=None):
         for batch in self.loop.batches(self.loader if loader is None else loader):
             self.loop.gradients(batch)
             self.optimizer.step()
 
-    def evaluate(self) -> None:
-        """Keep the mean loss of the held rows."""
+    def evaluate(self):
         with self.loop.evaluation("eval", self.held) as results:
             total = rows = 0.0
             for batch in self.held:
@@ -87,7 +79,7 @@ class Run:
             results["loss"] = total / rows
         self.losses.append(self.state.metrics["eval/loss"])
 
-    def train(self, epochs: int = EPOCHS) -> Ended:
+    def train(self, epochs=EPOCHS):
         """Train until so many epochs are done, with an evaluation after each."""
         with self.fit():
             while self.state.timestamp.epoch < epochs and not self.state.loop.stop_requested:
@@ -95,25 +87,24 @@ class Run:
                 self.evaluate()
         return self.ended()
 
-    def ended(self) -> Ended:
-        """Return what the run left."""
+    def ended(self):
         return ended(self.net, self.state, self.losses)
 
 
-def make_accelerator(steps: int = 1, **settings: Any) -> Accelerator:
+def make_accelerator(steps=1, **settings):
     """Return an accelerator with other settings than those before it, which are of the whole process."""
     AcceleratorState._reset_state()  # precision is of the whole process
     return Accelerator(cpu=True, gradient_accumulation_steps=steps, **settings)
 
 
-def train(case: str, setting: str = "step") -> Ended:
+def train(case, setting="step"):
     """Train a case of the table."""
     if setting == "step":
         return Run(case).train()
     return Run(case, accelerator=make_accelerator(2), loaders=make_loaders(batch=BATCH // 2, rows=EVEN)).train()
 
 
-def train_words(steps: int = 1) -> tuple[list[float], tuple[int, ...]]:
+def train_words(steps=1):
     """Train on the words in batches of 4; return the weights and the clock."""
     loader = torch.utils.data.DataLoader(make_words(), batch_size=4)
     net = Words()
@@ -128,7 +119,7 @@ EVEN = 48
 
 
 @functools.cache
-def cell(setting: str, case: str) -> str:
+def cell(setting, case):
     """Run one cell of the table; return `equal`, `refused: REASON` or `differs: REASON`, where that is expected."""
     try:
         theirs = train(case, setting)

@@ -6,9 +6,8 @@ import functools
 import inspect
 import runpy
 import warnings
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from sklearn.datasets import load_digits
@@ -16,7 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from engine_core import Algorithm, Callback, Trainer
+from engine_core import Callback, Trainer
 from engine_core.registry import Registry
 
 ROWS, BATCH, EPOCHS, SEED = 53, 8, 2, 3
@@ -24,13 +23,9 @@ ROWS, BATCH, EPOCHS, SEED = 53, 8, 2, 3
 LEARNING_RATE, MOMENTUM = 0.05, 0.9
 OF_LOSSES = 1e-6
 """How far evaluations may be apart: trainers add up the losses of batches in other orders."""
-SB: dict[str, Any] = {"start": 0, "end": 1, "interrupt": 0}
-TOGETHER: dict[str, dict[str, Any]] = {
-    "selective_backprop": SB,
-    "label_smoothing": {"smoothing": 0.1},
-    "ema": {"decay": 0.9},
-}
-CASES: dict[str, dict[str, dict[str, Any]]] = {
+SB = {"start": 0, "end": 1, "interrupt": 0}
+TOGETHER = {"selective_backprop": SB, "label_smoothing": {"smoothing": 0.1}, "ema": {"decay": 0.9}}
+CASES = {
     "none": {},
     "blurpool": {"blurpool": {"min_channels": 1}},
     "channels_last": {"channels_last": {}},
@@ -60,15 +55,15 @@ ALONE = [name for name in CASES if name not in ("none", "carried", "together")]
 class BasicBlock(nn.Module):
     """A residual block whose rows don't see each other."""
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels):
         super().__init__()
         self.conv = nn.Conv2d(channels, channels, 3, padding=1)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return x + F.relu(self.conv(x))
 
 
-def make_net() -> nn.Sequential:
+def make_net():
     """Return a net with something for each of the algorithms; the same each time."""
     torch.manual_seed(0)
     return nn.Sequential(
@@ -86,21 +81,21 @@ def make_net() -> nn.Sequential:
     )
 
 
-def make_data(*, rows: int = ROWS) -> TensorDataset:
+def make_data(*, rows=ROWS):
     """Return images (1, 8, 8), digits, and the number of each row."""
     digits = load_digits()
     images = torch.tensor(digits.images[:rows], dtype=torch.float32)[:, None] / 16
     return TensorDataset(images, torch.tensor(digits.target[:rows]), torch.arange(rows))
 
 
-def make_loaders(*, batch: int = BATCH, rows: int = ROWS) -> tuple[DataLoader[Any], DataLoader[Any]]:
+def make_loaders(*, batch=BATCH, rows=ROWS):
     """Return one for training, in a fixed order, and one for evaluation, of other rows."""
     whole = make_data(rows=ROWS + 20)
     train, held = torch.utils.data.Subset(whole, range(rows)), torch.utils.data.Subset(whole, range(ROWS, ROWS + 20))
     return DataLoader(train, batch_size=batch), DataLoader(held, batch_size=8)
 
 
-def make_algorithms(case: str, keys: Mapping[str, Any] | None = None) -> list[Algorithm]:
+def make_algorithms(case, keys=None):
     """Return those of a case.
 
     Args:
@@ -119,17 +114,16 @@ def make_algorithms(case: str, keys: Mapping[str, Any] | None = None) -> list[Al
 class Words(nn.Module):
     """Predicts a class for each of a few places."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         torch.manual_seed(0)
         self.net = nn.Linear(4, 5)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.net(x).transpose(1, 2)
-        return logits  # (N, classes, places)
+    def forward(self, x):
+        return self.net(x).transpose(1, 2)
 
 
-def make_words(rows: int = 24) -> TensorDataset:
+def make_words(rows=24):
     """Return rows of 6 places, of which 1 to 6 count, in blocks of 4 with as many."""
     generator = torch.Generator().manual_seed(0)
     counts = torch.arange(rows)[:, None] // 4 % 6 + 1
@@ -139,12 +133,12 @@ def make_words(rows: int = 24) -> TensorDataset:
     )
 
 
-def weights_of_words(batch: int) -> tuple[list[float], tuple[int, ...], list[float]]:
+def weights_of_words(batch):
     """Return what our Trainer makes of an epoch in batches of so many rows: weights, clock, losses."""
-    net, losses = Words(), list[float]()
+    net, losses = Words(), []
 
     class Losses(Callback):
-        def batch_end(self, state: Any, logger: Any) -> None:
+        def batch_end(self, state, logger):
             losses.append(state.loss.item())
 
     with Trainer(
@@ -177,20 +171,20 @@ class Ended(NamedTuple):
     losses: list[float]
 
 
-def ended(model: nn.Module, state: Any, losses: Sequence[float], prefix: str = "") -> Ended:
+def ended(model, state, losses, prefix=""):
     """Return what a run left.
 
     Args:
         prefix: of the names of `make_net()` in the model that was trained.
     """
-    averages: dict[str, torch.Tensor] = {}
+    averages = {}
     for algorithm in state.algorithms:
         averages |= getattr(algorithm, "averaged_state_dict", dict)() or {}
     cut = [{name.removeprefix(prefix): v.clone() for name, v in d.items()} for d in (model.state_dict(), averages)]
     return Ended(cut[0], cut[1], tuple(state.timestamp[:3] + state.timestamp[4:6]), [*losses])
 
 
-def train_ours(case: str, **settings: Any) -> Ended:
+def train_ours(case, **settings):
     """Train a case with our Trainer.
 
     Args:
@@ -200,10 +194,10 @@ def train_ours(case: str, **settings: Any) -> Ended:
     train, held = make_loaders(batch=settings.pop("batch", BATCH), rows=settings.pop("rows", ROWS))
 
     class Losses(Callback):
-        def eval_end(self, state: Any, logger: Any) -> None:
+        def eval_end(self, state, logger):
             losses.append(state.metrics["eval/loss"])
 
-    given: dict[str, Any] = {
+    given = {
         "algorithms": make_algorithms(case),
         "callbacks": [Losses()],
         "device": "cpu",
@@ -212,13 +206,7 @@ def train_ours(case: str, **settings: Any) -> Ended:
         **settings,
     }
     with Trainer(
-        net,
-        train,
-        eval_dataloader=held,
-        loss_fn=nn.CrossEntropyLoss(),
-        seed=SEED,
-        progress_bar=False,
-        **given,
+        net, train, eval_dataloader=held, loss_fn=nn.CrossEntropyLoss(), seed=SEED, progress_bar=False, **given
     ) as trainer:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "BatchNorm .* each microbatch", UserWarning)
@@ -227,12 +215,12 @@ def train_ours(case: str, **settings: Any) -> Ended:
 
 
 @functools.cache
-def ours(case: str, **sizes: int) -> Ended:
+def ours(case, **sizes):
     """Train a case with our Trainer once for all that is compared with it; return what it left, not to be changed."""
     return train_ours(case, **sizes)
 
 
-def differences(one: Ended, other: Ended) -> list[str]:
+def differences(one, other):
     """Return what differs, in words; weights and averages are compared to the bit, losses to rounding."""
     found = []
     for what in ("weights", "averages"):
@@ -250,7 +238,7 @@ def differences(one: Ended, other: Ended) -> list[str]:
     return found + [f"evaluation {n}: {a} and {b}" for n, (a, b) in pairs if abs(a - b) > OF_LOSSES * abs(a)]
 
 
-def check_page(library: str, runs: Any) -> None:
+def check_page(library, runs):
     """Assert that docs/reference/trainers.md shows the cells that the runs of a library find.
 
     Args:

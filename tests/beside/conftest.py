@@ -1,17 +1,13 @@
 """What the tests of the trackers share."""
 
-from __future__ import annotations
-
 import shutil
 import warnings
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 
 @pytest.fixture
-def _quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _quiet(monkeypatch, tmp_path):
     """Let MLflow tell nobody that it is used, and keep what it writes by itself out of this tree."""
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     monkeypatch.setenv("DO_NOT_TRACK", "true")
@@ -20,9 +16,9 @@ def _quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def _database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def _database(tmp_path_factory):
     """Make an empty database of MLflow's, which takes a second."""
-    mlflow: Any = pytest.importorskip("mlflow")
+    mlflow = pytest.importorskip("mlflow")
     path = tmp_path_factory.mktemp("mlflow") / "empty.db"
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -33,6 +29,6 @@ def _database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def uri(_quiet: None, _database: Path, tmp_path: Path) -> str:
+def uri(_quiet, _database, tmp_path):
     """Return where a test's runs are kept."""
     return f"sqlite:///{shutil.copy(_database, tmp_path / 'mlflow.db')}"

@@ -1,11 +1,7 @@
 """What Lightning makes of each case, and what a cell of the docs' table says of it."""
 
-from __future__ import annotations
-
 import functools
 import logging
-from collections.abc import Sequence
-from typing import Any
 
 import lightning.pytorch as pl
 import pytest
@@ -22,7 +18,6 @@ from .cases import (
     LEARNING_RATE,
     MOMENTUM,
     SEED,
-    Ended,
     differences,
     ended,
     make_algorithms,
@@ -48,32 +43,32 @@ SETTINGS = ("step", "black box", "accumulation")
 class Digits(pl.LightningModule):
     """A LightningModule as its users write it; it knows nothing of engine-core."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.net = make_net()
         self.criterion = nn.CrossEntropyLoss()
-        self.losses: list[float] = []
+        self.losses = []
 
-    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+    def training_step(self, batch, batch_idx):
         return self.criterion(self.net(batch[0]), batch[1])
 
-    def on_validation_start(self) -> None:
+    def on_validation_start(self):
         self.total, self.rows = 0.0, 0
 
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
+    def validation_step(self, batch, batch_idx):
         loss = F.cross_entropy(self.net(batch[0]), batch[1])
         self.log("val_loss", loss)
         self.total, self.rows = self.total + loss.item() * len(batch[1]), self.rows + len(batch[1])
 
-    def on_validation_end(self) -> None:
+    def on_validation_end(self):
         if not self.trainer.sanity_checking:
             self.losses.append(self.total / self.rows)
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
+    def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
 
 
-def make_trainer(callbacks: Sequence[Any] = (), library: Any = pl, **settings: Any) -> Any:
+def make_trainer(callbacks=(), library=pl, **settings):
     """Return a quiet Trainer on one CPU."""
     given = {
         "max_epochs": EPOCHS,
@@ -89,7 +84,7 @@ def make_trainer(callbacks: Sequence[Any] = (), library: Any = pl, **settings: A
     return library.Trainer(callbacks=[*callbacks], **given)
 
 
-def make_callback(case: str, **arguments: Any) -> EngineCallback:
+def make_callback(case, **arguments):
     """Return the callback of a case, for `Digits`."""
     given = {"model": "net", "loss_fn": "criterion", "seed": SEED, **arguments}
     return EngineCallback(make_algorithms(case), **given)
@@ -115,7 +110,7 @@ DIFFERS = {
 """The cells whose weights differ from our Trainer's, with the reason."""
 
 
-def train(case: str, setting: str = "step") -> Ended:
+def train(case, setting="step"):
     """Train a case with Lightning.
 
     Raises:
@@ -131,7 +126,7 @@ def train(case: str, setting: str = "step") -> Ended:
 
 
 @functools.cache
-def cell(setting: str, case: str) -> str:
+def cell(setting, case):
     """Run one cell of the table; return `equal`, `refused: REASON` or `differs: REASON`.
 
     Raises:

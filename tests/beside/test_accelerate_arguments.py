@@ -72,10 +72,7 @@ def test_a_parameter_of_two_optimizers_is_clipped_once():
 def test_a_step_that_a_loader_would_not_end_is_refused():
     plugin = GradientAccumulationPlugin(num_steps=2, sync_with_dataloader=False)
     run = Run(accelerator=make_accelerator(1, gradient_accumulation_plugin=plugin))
-    with (
-        pytest.raises(UnsupportedError, match="can't work with sync_with_dataloader=False: leave it out"),
-        run.fit(),
-    ):
+    with pytest.raises(UnsupportedError, match="can't work with sync_with_dataloader=False: leave it out"), run.fit():
         pass
     run.accelerator.gradient_accumulation_steps = 1
     with run.fit():

@@ -97,10 +97,7 @@ def test_accumulating_twice_is_refused():
 def test_a_model_of_another_init_is_refused():
     run = Run()
     run.model = run.accelerator.prepare(make_net())
-    with (
-        pytest.raises(EngineError, match=r"^fit\(\) takes the model that init\(model\) returned, as"),
-        run.fit(),
-    ):
+    with pytest.raises(EngineError, match=r"^fit\(\) takes the model that init\(model\) returned, as"), run.fit():
         pass
     bare = EngineLoop(run.accelerator, loss_fn=nn.MSELoss())
     with pytest.raises(EngineError, match=r"the model that init\(model\) returned"):

@@ -1,10 +1,5 @@
 """fp16 with a scaler of losses, on the CPU too, for which the libraries have to be talked into it."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from typing import Any
-
 import pytest
 import torch
 import transformers
@@ -29,36 +24,35 @@ OVERFLOWS, SAFE = 2.0**30, 2.0**10
 
 The scales between are left out: near the largest that does not overflow, rounding decides.
 """
-Weights = dict[str, torch.Tensor]
 
 
 @pytest.fixture(
     params=["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"))]
 )
-def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def device(request, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     AcceleratorState._reset_state(reset_partial_state=True)
     yield request.param
     AcceleratorState._reset_state(reset_partial_state=True)
 
 
-def make_scaler(device: str) -> torch.amp.GradScaler:
+def make_scaler(device):
     return torch.amp.GradScaler(device, init_scale=OVERFLOWS, backoff_factor=SAFE / OVERFLOWS)
 
 
-def halve(accelerator: Accelerator, device: str) -> Accelerator:
+def halve(accelerator, device):
     """Make it one of fp16, which Accelerate refuses on a CPU, although torch can do it."""
     accelerator.state._mixed_precision, accelerator.native_amp = "fp16", True
     accelerator.scaler = make_scaler(device)
     return accelerator
 
 
-def make_accelerator(device: str) -> Accelerator:
+def make_accelerator(device):
     AcceleratorState._reset_state()
     return halve(Accelerator(cpu=device == "cpu", mixed_precision="bf16"), device)
 
 
-def accelerate_alone(device: str, _: Any) -> Weights:
+def accelerate_alone(device, _):
     """Train as Accelerate's guide shows it."""
     accelerator, net, (loader, _) = make_accelerator(device), make_net(), make_loaders()
     optimizer = torch.optim.SGD(net.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
@@ -71,27 +65,27 @@ def accelerate_alone(device: str, _: Any) -> Weights:
     return net.state_dict()
 
 
-def accelerate_with_engine(device: str, _: Any, *callbacks: Any) -> Weights:
+def accelerate_with_engine(device, _, *callbacks):
     run = Run("none", accelerator=make_accelerator(device), callbacks=callbacks)
     run.train()
     return run.net.state_dict()
 
 
-def lightning_with(device: str, *callbacks: Any) -> Weights:
+def lightning_with(device, *callbacks):
     module, precision = Digits(), MixedPrecision("16-mixed", device, make_scaler(device))
     kind = "cpu" if device == "cpu" else "gpu"
     make_trainer(callbacks, accelerator=kind, plugins=[precision]).fit(module, *make_loaders())
     return module.net.state_dict()
 
 
-def make_half_transformers(device: str, folder: Any, **more: Any) -> transformers.Trainer:
+def make_half_transformers(device, folder, **more):
     trainer = make_transformers_trainer(folder, args={"bf16": True, "use_cpu": device == "cpu"}, **more)
     halve(trainer.accelerator, device)
     trainer.args.bf16, trainer.args.fp16 = False, True
     return trainer
 
 
-def transformers_with(device: str, folder: Any, **more: Any) -> Weights:
+def transformers_with(device, folder, **more):
     trainer = make_half_transformers(device, folder, **more)
     trainer.train()
     return trainer.model.net.state_dict()
@@ -100,30 +94,28 @@ def transformers_with(device: str, folder: Any, **more: Any) -> Weights:
 class Plain(InOrder, transformers.Trainer):
     """The library's own, which gets what only ours takes, and leaves it."""
 
-    def __init__(self, *, algorithms: Any, loss_fn: Any, **given: Any) -> None:
+    def __init__(self, *, algorithms, loss_fn, **given):
         super().__init__(**given)
 
 
-ALONE: dict[str, Callable[[str, Any], Weights]] = {
+ALONE = {
     "accelerate": accelerate_alone,
     "lightning": lambda device, _: lightning_with(device),
     "transformers": lambda device, folder: transformers_with(device, folder, kind=Plain),
 }
-WITH_ENGINE: dict[str, Callable[..., Weights]] = {
+WITH_ENGINE = {
     "accelerate": accelerate_with_engine,
     "lightning": lambda device, _, *own: lightning_with(device, make_callback("none", callbacks=own)),
     "transformers": lambda device, folder, *own: transformers_with(device, folder, engine_callbacks=own),
 }
 
 
-def net_of(state: Any) -> Any:
+def net_of(state):
     return getattr(state.model, "net", state.model)
 
 
 @pytest.mark.parametrize("library", ALONE)
-def test_weights_are_the_librarys_own_with_a_step_left_out_for_its_gradients(
-    library: str, device: str, tmp_path: Any
-) -> None:
+def test_weights_are_the_librarys_own_with_a_step_left_out_for_its_gradients(library, device, tmp_path):
     steps = []
     watch = at_events([Event.BATCH_END], lambda _, state: steps.append(net_of(state)[0].weight.detach().clone()))
     with_engine = WITH_ENGINE[library](device, tmp_path, watch)
@@ -135,7 +127,7 @@ def test_weights_are_the_librarys_own_with_a_step_left_out_for_its_gradients(
 
 
 @pytest.mark.parametrize("library", WITH_ENGINE)
-def test_after_train_batch_gradients_are_without_the_scale(library: str, device: str, tmp_path: Any) -> None:
+def test_after_train_batch_gradients_are_without_the_scale(library, device, tmp_path):
     norms = []
     watch = at_events(
         [Event.AFTER_TRAIN_BATCH], lambda _, state: norms.append(net_of(state)[-1].weight.grad.norm().item())
@@ -148,7 +140,7 @@ def test_after_train_batch_gradients_are_without_the_scale(library: str, device:
 class Clipping(EngineTrainer):
     """A user's own clipping of values, which needs gradients without the scale too."""
 
-    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+    def training_step(self, *args, **kwargs):
         loss = super().training_step(*args, **kwargs)
         self.accelerator.clip_grad_value_(self.model.parameters(), 0.01)
         return loss
@@ -157,17 +149,15 @@ class Clipping(EngineTrainer):
 class Unscaling(transformers.TrainerCallback):
     """A user's own look at the gradients."""
 
-    accelerator: Accelerator
+    def __init__(self):
+        self.largest = []
 
-    def __init__(self) -> None:
-        self.largest: list[float] = []
-
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_pre_optimizer_step(self, args, state, control, **kwargs):
         self.accelerator.unscale_gradients()
         self.largest.append(max(p.grad.abs().max().item() for p in kwargs["model"].parameters()))
 
 
-def test_transformers_gradients_are_unscaled_once_whoever_asks(device: str, tmp_path: Any) -> None:
+def test_transformers_gradients_are_unscaled_once_whoever_asks(device, tmp_path):
     kind, seen = type("Ours", (InOrder, Clipping), {}), Unscaling()
     trainer = make_half_transformers(device, tmp_path, kind=kind, callbacks=[seen])
     seen.accelerator = trainer.accelerator

@@ -1,11 +1,7 @@
 """What holds in the loop of each library alike: what watches a run sees it, and what is around a step is kept."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -29,14 +25,14 @@ class Careless(Algorithm):
 
     metadata = AlgorithmMetadata(events=("after_loss",), writes=())
 
-    def match(self, event: Any, state: Any) -> bool:
+    def match(self, event, state):
         return event is Event.AFTER_LOSS
 
-    def apply(self, event: Any, state: Any, logger: Any) -> None:
+    def apply(self, event, state, logger):
         state.loss = state.loss / 2
 
 
-def test_explain_traces_audit_and_profiler_see_the_run(library: str, tmp_path: Path) -> None:
+def test_explain_traces_audit_and_profiler_see_the_run(library, tmp_path):
     memory, audit, file = RecordingDestination(), Audit(), tmp_path / "spans.json"
     algorithms = [*make_algorithms("together", keys=KEYS_OF.get(library)), Careless()]
     with pytest.warns(AuditWarning, match="Careless changed loss at AFTER_LOSS of batch 0 without declaring it"):
@@ -46,7 +42,7 @@ def test_explain_traces_audit_and_profiler_see_the_run(library: str, tmp_path: P
     assert [each.name for each in engine.explain("before_loss")] == ["label_smoothing"]
     ran = {(trace.name, trace.event.value) for traces in memory.traces for trace in traces.values() if trace.run}
     assert ran >= {
-        *(("SelectiveBackprop", "after_dataloader"), ("LabelSmoothing", "before_loss"), ("EMA", "batch_end")),
+        *(("SelectiveBackprop", "after_dataloader"), ("LabelSmoothing", "before_loss"), ("EMA", "batch_end"))
     }
     assert {(found.field, found.event) for found in audit.findings} == {("loss", Event.AFTER_LOSS)}
     names = [span["name"] for span in json.loads(file.read_text()) if span.get("ph") == "X"]
@@ -56,12 +52,10 @@ def test_explain_traces_audit_and_profiler_see_the_run(library: str, tmp_path: P
 
 
 @pytest.mark.parametrize("case", ["none", "sam"])
-def test_gradients_are_clipped_before_after_train_batch_and_those_of_a_second_pass_too(
-    library: str, case: str, tmp_path: Path
-) -> None:
+def test_gradients_are_clipped_before_after_train_batch_and_those_of_a_second_pass_too(library, case, tmp_path):
     norms = []
 
-    def measure(_: Event, state: Any) -> None:
+    def measure(_, state):
         norms.append(torch.nn.utils.get_total_norm([p.grad for p in state.model.parameters()]).item())
 
     watch = at_events([Event.AFTER_TRAIN_BATCH], measure)
@@ -70,7 +64,7 @@ def test_gradients_are_clipped_before_after_train_batch_and_those_of_a_second_pa
     assert norms == [pytest.approx(0.1, rel=1e-3)] * 14
 
 
-def test_bf16_is_that_of_our_trainer_with_scoring_in_the_precision_of_the_run(library: str, tmp_path: Path) -> None:
+def test_bf16_is_that_of_our_trainer_with_scoring_in_the_precision_of_the_run(library, tmp_path):
     algorithms = make_algorithms("together", keys=KEYS_OF.get(library))
     left, engine = TRAINED_WITH[library](Given(tmp_path, algorithms, bf16=True))
     ours = train_ours("together", precision="amp_bf16")
@@ -85,28 +79,28 @@ class Differentiated(Algorithm):
     metadata = AlgorithmMetadata(events=("after_backward",), writes=())
     backwards_create_graph = True
 
-    def __init__(self) -> None:
-        self.found: list[bool] = []
+    def __init__(self):
+        self.found = []
 
-    def match(self, event: Any, state: Any) -> bool:
+    def match(self, event, state):
         return True
 
-    def apply(self, event: Any, state: Any, logger: Any) -> None:
+    def apply(self, event, state, logger):
         self.found.append(all(p.grad.requires_grad for p in state.model.parameters()))
 
 
 @pytest.mark.filterwarnings("ignore:Using backward.. with create_graph=True")  # Lightning's own call of it
-def test_the_backward_builds_a_graph_for_an_algorithm_that_asks_for_it(library: str, tmp_path: Path) -> None:
+def test_the_backward_builds_a_graph_for_an_algorithm_that_asks_for_it(library, tmp_path):
     algorithm = Differentiated()
     left, _ = TRAINED_WITH[library](Given(tmp_path, [algorithm]))
     assert algorithm.found == [True] * 14
     assert differences(left, train_ours("none")) == []
 
 
-def test_a_skipped_step_leaves_weights_momentum_and_decay_alone(library: str, tmp_path: Path) -> None:
+def test_a_skipped_step_leaves_weights_momentum_and_decay_alone(library, tmp_path):
     seen = []
 
-    def look(event: Event, state: Any) -> None:
+    def look(event, state):
         (optimizer,), parameters = state.optimizers, [*state.model.parameters()]
         if event is Event.FIT_START:
             optimizer.param_groups[0]["weight_decay"] = 0.1

@@ -1,9 +1,5 @@
 """The loss may take its targets from any item of the batch: dicts and third items train as pairs do in our Trainer."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 from torch.utils.data import DataLoader, default_collate
 
@@ -21,7 +17,7 @@ KEYS = {
 }
 
 
-def collated(form: str, rows: Any) -> Any:
+def collated(form, rows):
     """Return a batch of images, digits and a group of each row in another form."""
     images, digits, numbers = default_collate(rows)
     groups = numbers % 10
@@ -30,12 +26,12 @@ def collated(form: str, rows: Any) -> Any:
     return (images, groups, digits) if form == "a third item" else (digits, groups, images)
 
 
-def fit(form: str, algorithms: Any) -> tuple[Digits, EngineCallback]:
+def fit(form, algorithms):
     """Train on batches of a form, and return the module and the callback."""
     keys = KEYS[form]
 
     class Other(Digits):
-        def training_step(self, batch: Any, batch_idx: int) -> Any:
+        def training_step(self, batch, batch_idx):
             return self.criterion(self.net(batch[keys["input_key"]]), batch[keys["target_key"]])
 
     train, held = make_loaders()

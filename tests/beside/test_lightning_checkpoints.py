@@ -1,7 +1,5 @@
 """Lightning's checkpoints hold the engine's part: resumed equals uninterrupted; what can't be resumed is refused."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Events come in Lightning in the order of docs/reference/events.md; explain, traces, audit and profiler work there."""
 
-from __future__ import annotations
-
 from engine_core import Callback, Event
 
 from .cases import make_loaders

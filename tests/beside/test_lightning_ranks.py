@@ -1,7 +1,5 @@
 """Two processes by Lightning's ddp_fork: what is the trainer's there, and what ranks share."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

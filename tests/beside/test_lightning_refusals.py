@@ -1,7 +1,5 @@
 """What the adapter refuses before the model is changed, and what it says beforehand without Lightning."""
 
-from __future__ import annotations
-
 import lightning.pytorch as pl
 import pytest
 from lightning.pytorch.callbacks import GradientAccumulationScheduler

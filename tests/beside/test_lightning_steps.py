@@ -1,7 +1,5 @@
 """What Lightning does around a step is kept, and a step that can't be taken apart is refused by name."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from lightning.pytorch.plugins import MixedPrecision
@@ -168,16 +166,8 @@ class FromTheLoader(Digits):
             EngineError,
             r"self.net\(...\) 1 times and self.criterion\(...\) 0 times, .* black box: loss_fn=None",
         ),
-        (
-            Manual,
-            UnsupportedError,
-            "can't work with manual optimization: let Lightning step",
-        ),
-        (
-            FromTheLoader,
-            UnsupportedError,
-            "can't work with a step of dataloader_iter: let it take",
-        ),
+        (Manual, UnsupportedError, "can't work with manual optimization: let Lightning step"),
+        (FromTheLoader, UnsupportedError, "can't work with a step of dataloader_iter: let it take"),
     ],
 )
 def test_a_step_that_cant_be_taken_apart_is_refused(module, kind, message):

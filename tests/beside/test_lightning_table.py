@@ -1,7 +1,5 @@
 """Each algorithm in Lightning, in each setting, does what it does in our Trainer, or is refused before it starts."""
 
-from __future__ import annotations
-
 import lightning
 import pytest
 

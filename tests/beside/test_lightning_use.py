@@ -1,7 +1,5 @@
 """The callback in use: the module as it was found, runs in a row, other loaders and modules, the other import name."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from pathlib import Path
@@ -19,15 +17,7 @@ from engine_core.errors import ArgumentError, UnsupportedError
 from engine_core_author.probes import Injected, at_events, raise_at
 from engine_core_lightning import EngineCallback
 
-from .cases import (
-    BATCH,
-    differences,
-    ended,
-    make_data,
-    make_loaders,
-    make_net,
-    train_ours,
-)
+from .cases import BATCH, differences, ended, make_data, make_loaders, make_net, train_ours
 from .lightning_runs import ITS_WARNINGS, Digits, make_callback, make_trainer
 
 pytestmark = ITS_WARNINGS
@@ -170,7 +160,7 @@ def test_a_loader_without_length():
 
 def test_what_algorithms_log_reaches_the_trainers_loggers():
     class Keep(DummyLogger):
-        logged: list = []  # noqa: RUF012
+        logged = []  # noqa: RUF012
 
         def log_metrics(self, metrics, step=None):
             self.logged.append((metrics, step))

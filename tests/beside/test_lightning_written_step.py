@@ -1,7 +1,5 @@
 """A step that a user wrote fires the events of forward and loss, and leaves the module as it was."""
 
-from __future__ import annotations
-
 import copy
 from contextlib import ExitStack
 
@@ -118,10 +116,7 @@ def test_a_name_with_dots_is_one_further_down():
 
 def test_model_and_loss_are_called_once_each():
     step = written(owner := Owner())
-    with (
-        ExitStack() as stack,
-        pytest.raises(EngineError, match=r"self.net\(...\) 2 times and self.criter"),
-    ):
+    with ExitStack() as stack, pytest.raises(EngineError, match=r"self.net\(...\) 2 times and self.criter"):
         step.watch(stack)
         step.train(owner.twice, BATCH)
 

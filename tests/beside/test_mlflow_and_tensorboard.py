@@ -1,7 +1,5 @@
 """TensorBoard and MLflow in runs of the command line: a config's `loggers:`, `--check`, and several ranks."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -40,13 +38,13 @@ trainer: {{max_duration: 2ep, seed: 17}}
 
 
 @pytest.fixture
-def config(uri: str, tmp_path: Path) -> str:
+def config(uri, tmp_path):
     path = tmp_path / "digits.yaml"
     path.write_text(CONFIG.format(uri=uri))
     return str(path)
 
 
-def in_files(folder: Path) -> list[tuple[str, int, float]]:
+def in_files(folder):
     """Return the numbers that `run_files` has."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     values = [line for line in lines if line.pop("kind") == "values"]
@@ -58,7 +56,7 @@ def in_files(folder: Path) -> list[tuple[str, int, float]]:
     ]
 
 
-def test_both_have_what_the_runs_own_files_have(config: str, uri: str) -> None:
+def test_both_have_what_the_runs_own_files_have(config, uri):
     done = CliRunner().invoke(main, ["train", config, "--out", "run"])
     assert done.exit_code == 0, done.output
     logged = in_files(Path("run"))
@@ -70,7 +68,7 @@ def test_both_have_what_the_runs_own_files_have(config: str, uri: str) -> None:
     assert run.data.tags["order/before_loss"] == "1. LabelSmoothing: runs alone"
 
 
-def test_a_check_leaves_no_run_anywhere(config: str, uri: str, tmp_path: Path) -> None:
+def test_a_check_leaves_no_run_anywhere(config, uri, tmp_path):
     before = sorted(tmp_path.rglob("*"))
     done = CliRunner().invoke(main, ["train", config, "--check"])
     assert done.exit_code == 0, done.output
@@ -79,14 +77,14 @@ def test_a_check_leaves_no_run_anywhere(config: str, uri: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "mlflow"])
-def test_a_tracker_is_listed_as_a_callback_and_used_on_rank_0_only(name: str) -> None:
+def test_a_tracker_is_listed_as_a_callback_and_used_on_rank_0_only(name):
     listed = [record for record in Registry.scan().records if record.distribution == f"engine-core-{name}"]
     assert [(record.kind, record.name) for record in listed] == [("callbacks", name)]
     made = Registry.scan().load("callbacks", name)
     assert [is_used_on(rank, made) for rank in range(3)] == [True, False, False]
 
 
-def test_neither_is_imported_when_it_is_listed_made_and_logged_to_before_a_fit_starts() -> None:
+def test_neither_is_imported_when_it_is_listed_made_and_logged_to_before_a_fit_starts():
     program = """
 import sys
 from click.testing import CliRunner
@@ -104,8 +102,8 @@ print([name for name in ("mlflow", "tensorboard", "torch") if name in sys.module
     assert said.splitlines() == ["['mlflow', 'tensorboard']", "[]", "[]"]
 
 
-def test_on_two_ranks_there_is_one_run_with_each_value_once(uri: str, tmp_path: Path) -> None:
-    def train(ranks: ThreadRanks) -> None:
+def test_on_two_ranks_there_is_one_run_with_each_value_once(uri, tmp_path):
+    def train(ranks):
         fit([TensorBoard(tmp_path / "tb"), MLflow(uri)], None, parallel=ranks)
 
     ThreadRanks.run(train)
@@ -116,7 +114,7 @@ def test_on_two_ranks_there_is_one_run_with_each_value_once(uri: str, tmp_path: 
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "mlflow"])
-def test_the_example_of_the_readme_runs(name: str, uri: str) -> None:
+def test_the_example_of_the_readme_runs(name, uri):
     readme = Path(__file__).resolve().parents[2] / "plugins" / f"engine-core-{name}" / "README.md"
     (example,) = re.findall(r"```python\n(.*?)```", readme.read_text(encoding="utf-8"), re.DOTALL)
     exec(compile(example, readme, "exec"), {})

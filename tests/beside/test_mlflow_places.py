@@ -1,11 +1,7 @@
 """Where MLflow keeps runs, and what happens where it can't."""
 
-from __future__ import annotations
-
 import sqlite3
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,40 +21,35 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 class Outage:
     """A database that refuses new metrics for as long as it is out."""
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri):
         self._path = uri.removeprefix("sqlite:///")
 
-    def _run(self, statement: str) -> None:
+    def _run(self, statement):
         connection = sqlite3.connect(self._path)
         with connection:
             connection.execute(statement)
         connection.close()
 
-    def begin(self, *_: object) -> None:
+    def begin(self, *_):
         refusal = "BEFORE INSERT ON metrics BEGIN SELECT RAISE(ABORT, 'out of order'); END"
         self._run(f"CREATE TRIGGER IF NOT EXISTS refuse {refusal}")
 
-    def end(self, *_: object) -> None:
+    def end(self, *_):
         self._run("DROP TRIGGER IF EXISTS refuse")
 
 
 @pytest.fixture
-def outage(uri: str) -> Outage:
+def outage(uri):
     return Outage(uri)
 
 
-@pytest.mark.parametrize(
-    "uri",
-    ["sqlite:///folder/x.db", "http://127.0.0.1:9", "nonsense://x", "file:folder"],
-)
+@pytest.mark.parametrize("uri", ["sqlite:///folder/x.db", "http://127.0.0.1:9", "nonsense://x", "file:folder"])
 @pytest.mark.usefixtures("_quiet")
-def test_a_place_that_cant_be_is_an_error_before_anything_is_trained(
-    uri: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_place_that_cant_be_is_an_error_before_anything_is_trained(uri, monkeypatch, tmp_path):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     if "folder" in uri:
         (tmp_path / "folder").write_text("this is a file")
-    seen: list[Any] = []
+    seen = []
     began_s = time.monotonic()
     with pytest.raises(ValueError, match=r"MLflow can't keep runs with uri='.*'sqlite:///mlflow.db', for which you"):
         fit(MLflow(uri), None, Cut("batch_start", 0, seen.append))
@@ -66,31 +57,31 @@ def test_a_place_that_cant_be_is_an_error_before_anything_is_trained(
     assert time.monotonic() - began_s < 60  # MLflow itself tries to open a file for 100 seconds
 
 
-def test_the_folder_of_a_file_is_made(tmp_path: Path) -> None:
+def test_the_folder_of_a_file_is_made(tmp_path):
     uri = f"sqlite:///{tmp_path}/new/folder/mlflow.db"
     fit(MLflow(uri), None)
     assert same_values(in_mlflow(uri), runs.expected())
 
 
 @pytest.mark.parametrize("given", [{"batch_size": 0}, {"batch_size": 1001}, {"batch_size": 1.5}, {"interval_s": -1}])
-def test_what_cant_be_is_refused_at_once(given: Any) -> None:
+def test_what_cant_be_is_refused_at_once(given):
     with pytest.raises((ValueError, TypeError), match=next(iter(given))):
         MLflow(**given)
 
 
-def test_without_an_argument_it_is_where_mlflow_says(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_argument_it_is_where_mlflow_says(uri, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     fit(MLflow(), None)
     assert same_values(in_mlflow(uri), runs.expected())
 
 
-def test_values_are_sent_together(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_are_sent_together(uri, monkeypatch):
     from mlflow import MlflowClient  # noqa: PLC0415
 
-    sent: list[int] = []
+    sent = []
     log_batch = MlflowClient.log_batch
 
-    def count(self: Any, *given: Any, **parts: Any) -> Any:
+    def count(self, *given, **parts):
         sent.append(len(parts.get("metrics", ())))
         return log_batch(self, *given, **parts)
 
@@ -101,9 +92,7 @@ def test_values_are_sent_together(uri: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert [size for size in sent if size] == [7, 1, 7, 1]
 
 
-def test_a_place_that_is_there_again_has_each_value_once(
-    uri: str, outage: Outage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_place_that_is_there_again_has_each_value_once(uri, outage, monkeypatch):
     monkeypatch.setattr(values, "_REST", 0)
     tracker = MLflow(uri, interval_s=0)
     with pytest.warns(DestinationWarning, match="failed in log_metrics") as caught:
@@ -112,7 +101,7 @@ def test_a_place_that_is_there_again_has_each_value_once(
     assert same_values(in_mlflow(uri), runs.expected())
 
 
-def test_what_fails_later_is_told_and_the_training_is_the_same(uri: str, outage: Outage) -> None:
+def test_what_fails_later_is_told_and_the_training_is_the_same(uri, outage):
     beside = RecordingDestination()
     with pytest.warns(DestinationWarning) as caught:
         fit([MLflow(uri), beside], None, Cut("batch_start", 1, outage.begin))
@@ -122,7 +111,7 @@ def test_what_fails_later_is_told_and_the_training_is_the_same(uri: str, outage:
     assert len({step for step, _ in beside.metrics}) == 10
 
 
-def test_values_that_wait_are_in_the_checkpoint(uri: str, outage: Outage) -> None:
+def test_values_that_wait_are_in_the_checkpoint(uri, outage):
     tracker = MLflow(uri)
     with running(tracker) as (_, logger):
         logger.log_metrics({"a": 1.0}, 1)
@@ -141,7 +130,7 @@ def test_values_that_wait_are_in_the_checkpoint(uri: str, outage: Outage) -> Non
     assert sorted(in_mlflow(uri)) == [("a", 1, 1.0), ("a", 2, 2.0), ("a", 3, 3.0), ("b", 2, 2.0)]
 
 
-def test_without_a_fit_there_is_no_run_and_that_is_told(uri: str) -> None:
+def test_without_a_fit_there_is_no_run_and_that_is_told(uri):
     made = runs.trainer(MLflow(uri), None)
     made.eval()
     with pytest.warns(DestinationWarning, match="1 entry is lost, as no fit began"):

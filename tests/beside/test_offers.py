@@ -1,7 +1,5 @@
 """What the adapters publish about their loops: found without importing the libraries."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -24,7 +22,7 @@ print([name for name in (*sys.argv[1:], "pytorch_lightning") if name in sys.modu
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_an_adapter_is_listed_as_a_loop_and_not_as_an_algorithm(library: str) -> None:
+def test_an_adapter_is_listed_as_a_loop_and_not_as_an_algorithm(library):
     listed = [record for record in Registry.scan().records if record.distribution == f"engine-core-{library}"]
     assert [(record.kind, record.name) for record in listed] == [("loops", library)]
     assert isinstance(Registry.scan().load("loops", library), Offers)
@@ -32,7 +30,7 @@ def test_an_adapter_is_listed_as_a_loop_and_not_as_an_algorithm(library: str) ->
     assert [line.split()[:2] for line in lines if f"engine-core-{library}" in line] == [["loops", library]]
 
 
-def test_whom_a_trainer_refuses_is_explained_without_importing_it() -> None:
+def test_whom_a_trainer_refuses_is_explained_without_importing_it():
     said = subprocess.check_output([sys.executable, "-c", ASK, *LIBRARIES], text=True)
     problems, imported = said.splitlines()
     assert imported == "[]"

@@ -1,15 +1,10 @@
 """Where TensorBoard's files go, and what happens where they can't be written."""
 
-from __future__ import annotations
-
 import math
 import shutil
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,13 +22,13 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExc
 
 
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def disk(monkeypatch):
     """Return a function that lets no file of this process grow beyond a few bytes, until it is called with False."""
     resource = pytest.importorskip("resource")
     former = resource.getrlimit(resource.RLIMIT_FSIZE)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # the limit would cut it
 
-    def is_full(full: bool, size: int = 20) -> None:
+    def is_full(full, size=20):
         resource.setrlimit(resource.RLIMIT_FSIZE, (size if full else former[0], former[1]))
 
     yield is_full
@@ -41,21 +36,21 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("place", ["a file", "below a file"])
-def test_a_place_that_cant_be_is_an_error_before_anything_is_trained(place: str, tmp_path: Path) -> None:
+def test_a_place_that_cant_be_is_an_error_before_anything_is_trained(place, tmp_path):
     (tmp_path / "file").write_text("x")
     folder = tmp_path / "file" / ("" if place == "a file" else "below")
-    seen: list[Any] = []
+    seen = []
     with pytest.raises(ValueError, match=r"TensorBoard can't write in '.*file.*; give it a folder that you can write"):
         fit(TensorBoard(folder), None, Cut("batch_start", 0, seen.append))
     assert seen == []
 
 
-def test_a_place_elsewhere_is_refused_at_once() -> None:
+def test_a_place_elsewhere_is_refused_at_once():
     with pytest.raises(ValueError, match=r"folder='s3://bucket/x' has to be on a disk"):
         TensorBoard("s3://bucket/x")
 
 
-def test_without_an_argument_it_is_in_the_runs_folder(tmp_path: Path) -> None:
+def test_without_an_argument_it_is_in_the_runs_folder(tmp_path):
     with runs.trainer(TensorBoard(), None) as made:
         made.state.folder = tmp_path / "run"
         made.fit()
@@ -63,18 +58,14 @@ def test_without_an_argument_it_is_in_the_runs_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "folder"), [("mine", "mine"), ("../../x", "_._.._x"), ("..", "_.")])
-def test_a_run_without_a_folder_has_one_by_its_name(
-    name: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_without_a_folder_has_one_by_its_name(name, folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     fit(TensorBoard(), None, run_name=name)
     assert [path.name for path in tmp_path.iterdir()] == ["tensorboard"]
     assert [path.name for path in (tmp_path / "tensorboard").iterdir()] == [folder]
 
 
-def test_a_resumed_run_without_a_folder_and_a_name_finds_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_run_without_a_folder_and_a_name_finds_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tracker = TensorBoard()
     with pytest.raises(Stopped):
@@ -84,7 +75,7 @@ def test_a_resumed_run_without_a_folder_and_a_name_finds_its_own(
     assert same_values(in_tensorboard(folder), runs.expected())
 
 
-def test_the_working_directory_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_working_directory_may_change(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "elsewhere").mkdir()
     tracker = TensorBoard("tb")
@@ -93,7 +84,7 @@ def test_the_working_directory_may_change(tmp_path: Path, monkeypatch: pytest.Mo
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
-def test_a_link_to_a_file_is_never_cut_or_deleted(tmp_path: Path) -> None:
+def test_a_link_to_a_file_is_never_cut_or_deleted(tmp_path):
     other = tmp_path / "precious"
     other.write_text("x" * 100)
     (tmp_path / "tb").mkdir()
@@ -105,7 +96,7 @@ def test_a_link_to_a_file_is_never_cut_or_deleted(tmp_path: Path) -> None:
     assert (tmp_path / "tb" / "link.engine-core").is_symlink()
 
 
-def test_what_fails_later_is_told_and_the_training_is_the_same(disk: Any, tmp_path: Path) -> None:
+def test_what_fails_later_is_told_and_the_training_is_the_same(disk, tmp_path):
     tracker, beside = TensorBoard(tmp_path), RecordingDestination()
     with pytest.warns(DestinationWarning) as caught:
         fit([tracker, beside], None, SendsAtOnce(tracker), Cut("batch_start", 1, lambda _: disk(True)))
@@ -123,19 +114,17 @@ FIRST = [("train/loss", 0), ("train/lr/0", 0)]
 
 
 @pytest.mark.parametrize("room", [0, 100])
-def test_a_disk_that_has_room_again_has_each_value_once(
-    room: int, disk: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_has_room_again_has_each_value_once(room, disk, tmp_path, monkeypatch):
     monkeypatch.setattr(values, "_REST", 0)
     tracker, failures = TensorBoard(tmp_path), []
 
-    def write(state: Any) -> None:
+    def write(state):
         try:
             tracker.fit_end(state, Logger())
         except OSError as error:
             failures.append(error)
 
-    def fill(state: Any) -> None:
+    def fill(state):
         written = sum(file.stat().st_size for file in tmp_path.iterdir())
         disk(state.timestamp.batch < 6, 20 if failures else written + room)
         write(state)
@@ -146,7 +135,7 @@ def test_a_disk_that_has_room_again_has_each_value_once(
     assert same_values(in_tensorboard(tmp_path), runs.expected())
 
 
-def test_values_that_wait_for_the_disk_are_in_the_checkpoint(disk: Any, tmp_path: Path) -> None:
+def test_values_that_wait_for_the_disk_are_in_the_checkpoint(disk, tmp_path):
     tracker = TensorBoard(tmp_path)
     with running(tracker) as (_, logger):
         logger.log_metrics({"a": 1.0}, 1)
@@ -168,7 +157,7 @@ def test_values_that_wait_for_the_disk_are_in_the_checkpoint(disk: Any, tmp_path
     assert [value[:2] for value in found] == [("a", 1), ("a", 2), ("a", 3), ("b", 2)]
 
 
-def test_what_waits_has_a_bound_and_dropping_is_told(disk: Any, tmp_path: Path) -> None:
+def test_what_waits_has_a_bound_and_dropping_is_told(disk, tmp_path):
     tracker = TensorBoard(tmp_path)
     with running(tracker) as (_, logger), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -187,8 +176,8 @@ def test_what_waits_has_a_bound_and_dropping_is_told(disk: Any, tmp_path: Path) 
     assert [step for _, step, _ in in_tensorboard(tmp_path)] == [*range(2_500, 12_500)]
 
 
-def test_a_folder_that_is_deleted_is_told_without_a_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    printed: list[Any] = []
+def test_a_folder_that_is_deleted_is_told_without_a_traceback(tmp_path, monkeypatch):
+    printed = []
     monkeypatch.setattr(threading, "excepthook", printed.append)
     tracker = TensorBoard(tmp_path / "tb")
     with pytest.warns(DestinationWarning):
@@ -196,7 +185,7 @@ def test_a_folder_that_is_deleted_is_told_without_a_traceback(tmp_path: Path, mo
     assert printed == []
 
 
-def test_without_a_fit_nothing_is_written_and_that_is_told(tmp_path: Path) -> None:
+def test_without_a_fit_nothing_is_written_and_that_is_told(tmp_path):
     made = runs.trainer(TensorBoard(tmp_path / "tb"), None)
     made.eval()
     with pytest.warns(DestinationWarning, match="1 entry is lost, as no fit began"):

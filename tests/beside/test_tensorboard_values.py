@@ -1,12 +1,8 @@
 """What TensorBoard shows of a run, read back by its own reader."""
 
-from __future__ import annotations
-
 import math
 import struct
 import zlib
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +16,7 @@ from engine_core_tensorboard import TensorBoard
 from .tracker_runs import expected, fit, in_tensorboard, read_tensorboard, same_values, trainer
 
 
-def logged(folder: Path, *metrics: dict[str, Any], step: int = 3) -> list[tuple[str, int, float]]:
+def logged(folder, *metrics, step=3):
     """Log values between FIT_START and FIT_END, and return what TensorBoard reads."""
     with running(TensorBoard(folder)) as (engine, logger):
         for each in metrics:
@@ -32,23 +28,23 @@ def logged(folder: Path, *metrics: dict[str, Any], step: int = 3) -> list[tuple[
 class running:  # noqa: N801  read as a word
     """An engine with a tracker, whose fit has started."""
 
-    def __init__(self, *trackers: Any, **state: Any) -> None:
+    def __init__(self, *trackers, **state):
         self.logger = Logger(trackers)
         self.engine = Engine(State(run_name="mine", **state), self.logger)
 
-    def __enter__(self) -> tuple[Engine, Logger]:
+    def __enter__(self):
         for event in ("init", "fit_start"):
             self.engine.run_event(event)
         return self.engine, self.logger
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         self.engine.close()
 
 
-def png(width: int = 3, height: int = 2) -> bytes:
+def png(width=3, height=2):
     """Return a grey picture."""
 
-    def chunk(kind: bytes, content: bytes) -> bytes:
+    def chunk(kind, content):
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
 
     rows = b"".join(b"\0" + bytes(range(width)) for _ in range(height))
@@ -57,34 +53,34 @@ def png(width: int = 3, height: int = 2) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunks
 
 
-def test_numbers_are_logged_and_tensors_of_one_element_are_numbers(tmp_path: Path) -> None:
+def test_numbers_are_logged_and_tensors_of_one_element_are_numbers(tmp_path):
     values = {"a": 1, "b": torch.tensor([[0.5]]), "c": np.float64(2), "d": True}
     others = {"e": "text", "f": None, "g": torch.zeros(2), "h": [], "i": {"x": 1}}
     assert sorted(logged(tmp_path, values, others)) == [("a", 3, 1.0), ("b", 3, 0.5), ("c", 3, 2.0), ("d", 3, 1.0)]
 
 
-def test_what_is_not_finite_is_shown_as_it_is(tmp_path: Path) -> None:
+def test_what_is_not_finite_is_shown_as_it_is(tmp_path):
     (_, _, nan), (_, _, inf) = logged(tmp_path, {"a": math.nan, "b": math.inf})
     assert math.isnan(nan) and inf == math.inf
 
 
-def test_any_name_and_any_number_can_be_logged(tmp_path: Path) -> None:
+def test_any_name_and_any_number_can_be_logged(tmp_path):
     names = ["", "../../x", "a\n\0b", "\udc80", "<b>", "é" * 400, "a" * 100_000]
     found = logged(tmp_path, dict.fromkeys(names, 1.0), {"big": 2**80, "small": -1e300})
     assert {name for name, _, _ in found} == {*names, "big", "small"} - {"\udc80"} | {"?"}
 
 
-def test_a_number_or_a_step_that_no_float_or_integer_holds_spoils_nothing_else(tmp_path: Path) -> None:
+def test_a_number_or_a_step_that_no_float_or_integer_holds_spoils_nothing_else(tmp_path):
     with running(TensorBoard(tmp_path)) as (_, logger):
         logger.log_metrics({"good": 1.0}, 1)
         for value, step, said in ((10**400, 1, "int too large"), (1.0, 2**63, "step=9"), (1.0, 1.5, "whole number")):
             with pytest.warns(DestinationWarning, match=said):
-                logger.log_metrics({"bad": value}, step)  # type: ignore[arg-type]
+                logger.log_metrics({"bad": value}, step)
             logger.log_metrics({"good": 2.0}, 2)
     assert {name for name, _, _ in in_tensorboard(tmp_path)} == {"good"}
 
 
-def test_the_hyperparameters_are_there(tmp_path: Path) -> None:
+def test_the_hyperparameters_are_there(tmp_path):
     given = {"lr": 0.1, "seed": 2**62, "name": "\udc80", "none": None, "algorithms": ["EMA"], "is": True, "rows": 3}
     tracker = TensorBoard(tmp_path)
     logger = Logger([tracker])
@@ -106,7 +102,7 @@ def test_the_hyperparameters_are_there(tmp_path: Path) -> None:
     }
 
 
-def test_the_order_with_its_reasons_is_there_as_text(tmp_path: Path) -> None:
+def test_the_order_with_its_reasons_is_there_as_text(tmp_path):
     fit(TensorBoard(tmp_path), None)
     files = read_tensorboard(tmp_path)
     texts = {name: files.Tensors(name)[0].tensor_proto.string_val[0].decode() for name in files.Tags()["tensors"]}
@@ -122,12 +118,12 @@ def test_the_order_with_its_reasons_is_there_as_text(tmp_path: Path) -> None:
     }
 
 
-def test_files_are_images_and_text(tmp_path: Path) -> None:
+def test_files_are_images_and_text(tmp_path):
     class Logs(Callback):
-        def fit_start(self, state: State, logger: Logger) -> None:
+        def fit_start(self, state, logger):
             logger.log_file("early.txt", "before the place is open")
 
-        def epoch_end(self, state: State, logger: Logger) -> None:
+        def epoch_end(self, state, logger):
             logger.log_file("picture.png", png())
             logger.log_file("table.json", b'{"a": 1}\n{"b": "\xff"}')
             logger.log_file("drawing.svg", "<svg><script>x</script></svg>")
@@ -145,18 +141,18 @@ def test_files_are_images_and_text(tmp_path: Path) -> None:
     }
 
 
-def test_what_calls_itself_a_png_and_is_none_is_left_out_and_told(tmp_path: Path) -> None:
+def test_what_calls_itself_a_png_and_is_none_is_left_out_and_told(tmp_path):
     with running(TensorBoard(tmp_path)) as (_, logger), pytest.warns(DestinationWarning, match="'a.png' is not a PNG"):
         logger.log_file("a.png", b"GIF89a")
 
 
-def test_at_the_end_of_a_fit_all_is_there(tmp_path: Path) -> None:
+def test_at_the_end_of_a_fit_all_is_there(tmp_path):
     with trainer(TensorBoard(tmp_path), None) as made:
         made.fit()
         assert same_values(in_tensorboard(tmp_path), expected())
 
 
-def test_values_from_before_the_fit_are_there(tmp_path: Path) -> None:
+def test_values_from_before_the_fit_are_there(tmp_path):
     with trainer(TensorBoard(tmp_path), None) as made:
         made.eval()
         made.fit()

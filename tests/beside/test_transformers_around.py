@@ -47,10 +47,7 @@ def test_an_evaluation_whose_exception_a_callback_catches_does_not_end_the_fit(t
 
     watch = at_events([Event.FIT_END], lambda event, state: fired.append((event.value, state.timestamp.batch)))
     trainer = make_trainer(
-        *(tmp_path, make_algorithms("ema")),
-        callbacks=[AtStep(3, evaluate)],
-        engine_callbacks=[watch],
-        args=QUIET,
+        *(tmp_path, make_algorithms("ema")), callbacks=[AtStep(3, evaluate)], engine_callbacks=[watch], args=QUIET
     )
     plain = make_trainer(tmp_path, make_algorithms("ema"), args=QUIET)
     for each in (trainer, plain):

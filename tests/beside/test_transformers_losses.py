@@ -182,16 +182,11 @@ def test_a_loss_in_parts_is_summed_in_evaluations_too(loss_fn, tmp_path):
     assert parts == pytest.approx(whole)
 
 
-@pytest.mark.parametrize(
-    ("given", "names"),
-    [(None, ["labels"]), (["index"], ["index", "labels"])],
-)
+@pytest.mark.parametrize(("given", "names"), [(None, ["labels"]), (["index"], ["index", "labels"])])
 def test_the_names_of_labels_that_the_user_gave_are_kept(given, names, tmp_path):
     seen = []
     trainer = make_trainer(
-        tmp_path,
-        args={"label_names": given},
-        compute_metrics=lambda found: seen.append(found.label_ids) or {},
+        tmp_path, args={"label_names": given}, compute_metrics=lambda found: seen.append(found.label_ids) or {}
     )
     assert trainer.label_names == names
     assert trainer.evaluate()["eval_loss"] > 0

@@ -12,7 +12,7 @@ from .transformers_runs import ACCUMULATION, BLACK_BOX, CASES_OF_THE_TABLE, DIFF
 REFUSED = {
     STEP: [],
     BLACK_BOX: [
-        *("cutmix", "gradient_penalty", "label_smoothing", "mixup", "selective_backprop", "carried", "together"),
+        *("cutmix", "gradient_penalty", "label_smoothing", "mixup", "selective_backprop", "carried", "together")
     ],
     ACCUMULATION: ["gradient_penalty", "sam", "carried"],
 }

@@ -4,17 +4,13 @@ As a program, `python tracker_runs.py`, it trains in forked processes that kill 
 of its input, answered by the exit code. So what takes seconds to import is imported once.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch._dynamo  # optimizers import it when they first step
@@ -40,10 +36,10 @@ class Listed(Algorithm):
 
     metadata = AlgorithmMetadata(events=("after_dataloader", "after_loss"))
 
-    def match(self, event: Any, state: Any) -> bool:
+    def match(self, event, state):
         return True
 
-    def apply(self, event: Any, state: Any, logger: Any) -> None:
+    def apply(self, event, state, logger):
         """Do nothing."""
 
 
@@ -54,18 +50,18 @@ class Other(Listed):
 class Memory(LoggerDestination):
     """Keeps the numbers: name, step and value."""
 
-    def __init__(self) -> None:
-        self.values: list[tuple[str, int, float]] = []
+    def __init__(self):
+        self.values = []
 
-    def log_metrics(self, metrics: Any, step: int) -> None:
+    def log_metrics(self, metrics, step):
         self.values += [(name, step, float(value)) for name, value in numbers(metrics).items()]
 
 
 class Cut(Callback):
     """Makes a call at an event once so many batches are complete."""
 
-    def __init__(self, event: str, batch: int, call: Callable[[Any], object]) -> None:
-        def method(state: Any, logger: Any) -> None:
+    def __init__(self, event, batch, call):
+        def method(state, logger):
             if state.timestamp.batch >= batch:
                 call(state)
 
@@ -75,10 +71,10 @@ class Cut(Callback):
 class SendsAtOnce(Callback):
     """Lets a tracker send what waits at each batch and evaluation, so that it is ahead of the checkpoints."""
 
-    def __init__(self, tracker: Any) -> None:
+    def __init__(self, tracker):
         self._tracker = tracker
 
-    def batch_end(self, state: Any, logger: Any) -> None:
+    def batch_end(self, state, logger):
         self._tracker.state_dict()
 
     eval_end = batch_start = batch_end
@@ -88,15 +84,15 @@ class Stopped(RuntimeError):  # noqa: N818  read as a word
     """What ends a run in these tests."""
 
 
-def stop(state: Any) -> None:
+def stop(state):
     raise Stopped
 
 
-def trainer(loggers: Any, folder: Path | None, *cuts: Callback, **settings: Any) -> Trainer:
+def trainer(loggers, folder, *cuts, **settings):
     """Return a trainer of 3 epochs of 3 batches, evaluated after each, which saves every 2 batches, if at all."""
     torch.manual_seed(1)
     saver = [] if folder is None else [CheckpointSaver(folder / "checkpoints", "2ba")]
-    given: dict[str, Any] = {
+    given = {
         "max_duration": "3ep",
         "loss_fn": nn.MSELoss(),
         "optimizers": lambda parameters: torch.optim.SGD(parameters, lr=0.01),
@@ -111,33 +107,33 @@ def trainer(loggers: Any, folder: Path | None, *cuts: Callback, **settings: Any)
     return Trainer(nn.Linear(3, 1), BATCHES, callbacks=[*cuts, *saver], loggers=loggers, **given)
 
 
-def fit(*given: Any, **settings: Any) -> None:
+def fit(*given, **settings):
     """Train to the end, or until something raises."""
     with trainer(*given, **settings) as made:
         made.fit()
 
 
-def expected() -> list[tuple[str, int, float]]:
+def expected():
     """Return what the uninterrupted run logs."""
     memory = Memory()
     fit(memory, None)
     return sorted(memory.values)
 
 
-def same_values(found: Iterable[tuple[str, int, float]], wanted: Iterable[tuple[str, int, float]]) -> bool:
+def same_values(found, wanted):
     """Are these the same values at the same steps, each as often, but for the digits that a float32 lacks?"""
     found, wanted = sorted(found), sorted(wanted)
     names = [value[:2] for value in found] == [value[:2] for value in wanted]
     return names and all(abs(a[2] - b[2]) <= 1e-6 * abs(b[2]) for a, b in zip(found, wanted, strict=True))
 
 
-def in_tensorboard(folder: Path) -> list[tuple[str, int, float]]:
+def in_tensorboard(folder):
     """Return all scalars in TensorBoard's files."""
     files = read_tensorboard(folder)
     return [(name, each.step, each.value) for name in files.Tags()["scalars"] for each in files.Scalars(name)]
 
 
-def read_tensorboard(folder: Path) -> Any:
+def read_tensorboard(folder):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # noqa: PLC0415  slow
 
     files = EventAccumulator(str(folder), {"scalars": 0, "tensors": 0, "images": 0})
@@ -145,13 +141,13 @@ def read_tensorboard(folder: Path) -> Any:
     return files
 
 
-def in_mlflow(uri: str, **which: Any) -> list[tuple[str, int, float]]:
+def in_mlflow(uri, **which):
     """Return all metrics of the only run."""
     (run,) = mlflow_runs(uri, **which)
     return metrics_of(uri, run)
 
 
-def metrics_of(uri: str, run: Any) -> list[tuple[str, int, float]]:
+def metrics_of(uri, run):
     from mlflow import MlflowClient  # noqa: PLC0415  takes seconds
 
     client = MlflowClient(uri)
@@ -159,7 +155,7 @@ def metrics_of(uri: str, run: Any) -> list[tuple[str, int, float]]:
     return [(each.key, each.step, each.value) for history in histories for each in history]
 
 
-def mlflow_runs(uri: str, experiment: str = "engine-core") -> list[Any]:
+def mlflow_runs(uri, experiment="engine-core"):
     """Return the runs of an experiment, the oldest first."""
     from mlflow import MlflowClient  # noqa: PLC0415  takes seconds
 
@@ -168,7 +164,7 @@ def mlflow_runs(uri: str, experiment: str = "engine-core") -> list[Any]:
     return [] if found is None else list(client.search_runs([found.experiment_id], order_by=["start_time ASC"]))
 
 
-def make_tracker(name: str, place: str) -> Any:
+def make_tracker(name, place):
     """Return a tracker of this name, with its package's own class."""
     if name == "tensorboard":
         from engine_core_tensorboard import TensorBoard  # noqa: PLC0415
@@ -180,14 +176,14 @@ def make_tracker(name: str, place: str) -> Any:
 
 
 @contextmanager
-def killing() -> Iterator[Callable[..., int]]:
+def killing():
     """Yield what trains in another process, which kills itself at a point, and returns its exit code."""
     command = [sys.executable, __file__]
     settings = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, **pipes, text=True, env=settings) as process:
 
-        def train(**job: Any) -> int:
+        def train(**job):
             process.stdin.write(json.dumps(job) + "\n")
             process.stdin.flush()
             return int(json.loads(process.stdout.readline()))
@@ -196,7 +192,7 @@ def killing() -> Iterator[Callable[..., int]]:
         process.stdin.close()
 
 
-def run(job: dict[str, Any]) -> int:
+def run(job):
     """Train in a process of its own, which kills itself at a point; return its exit code."""
     pid = os.fork()
     if pid == 0:

@@ -1,11 +1,7 @@
 """What one of two processes that torchrun starts sees in transformers' Trainer. Not a test itself."""
 
-from __future__ import annotations
-
 import json
 import os
-from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -19,11 +15,11 @@ from .transformers_runs import KEYS, Trainer, make_trainer, train_words
 ARGS = {"ddp_backend": "gloo", "per_device_train_batch_size": 4, "eval_strategy": "no", "max_steps": 4}
 
 
-def trained(folder: Path, algorithms: Any, *, kind: Any = Trainer, **args: Any) -> Any:
+def trained(folder, algorithms, *, kind=Trainer, **args):
     """Return a trainer that has trained, and the drawn images of its batches."""
-    drawn: list[list[float]] = []
+    drawn = []
 
-    def look(_: Any, state: Any) -> None:
+    def look(_, state):
         drawn.append([(image == 0).float().mean().item() for image in state.batch["pixel_values"]])
 
     callbacks = [at_events([Event.BATCH_START], look)]
@@ -32,7 +28,7 @@ def trained(folder: Path, algorithms: Any, *, kind: Any = Trainer, **args: Any) 
     return trainer, drawn
 
 
-def refusal(folder: Path, algorithms: Any = (), **args: Any) -> str:
+def refusal(folder, algorithms=(), **args):
     """Return why the algorithms are refused, "" if they are not."""
     try:
         make_trainer(folder, algorithms, args={**ARGS, **args})
@@ -41,7 +37,7 @@ def refusal(folder: Path, algorithms: Any = (), **args: Any) -> str:
     return ""
 
 
-def facts(trainer: Any) -> dict[str, Any]:
+def facts(trainer):
     """Return the weights as one sum each, and what State shows."""
     state = trainer.engine_state
     return {
@@ -52,10 +48,10 @@ def facts(trainer: Any) -> dict[str, Any]:
     }
 
 
-def main(folder: Path) -> None:
+def main(folder):
     """Run everything; the second process writes its own file."""
     rank = int(os.environ["RANK"])
-    found: dict[str, Any] = {}
+    found = {}
     plain, _ = trained(folder / "plain", ())
     found["plain"] = facts(plain)
     for steps in (1, 2):

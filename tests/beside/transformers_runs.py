@@ -1,10 +1,7 @@
 """What Hugging Face's Trainer makes of the cases, and the cells of its table."""
 
-from __future__ import annotations
-
 import functools
 import tempfile
-from typing import Any
 
 import torch
 import transformers
@@ -23,7 +20,6 @@ from .cases import (
     MOMENTUM,
     ROWS,
     SEED,
-    Ended,
     Words,
     differences,
     ended,
@@ -51,35 +47,35 @@ ACCUMULATED = 2
 class Net(nn.Module):
     """The net of the cases as models of transformers are: called by keywords, with its own loss if it gets labels."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.net = make_net()
 
-    def forward(self, pixel_values: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+    def forward(self, pixel_values, labels=None):
         logits = self.net(pixel_values)
         if labels is None:
             return {"logits": logits}
         return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
 
 
-class Digits(Dataset[Any]):
+class Digits(Dataset):
     """Rows of the cases, each a dict."""
 
-    def __init__(self, start: int = 0, stop: int = ROWS) -> None:
+    def __init__(self, start=0, stop=ROWS):
         data = make_data(rows=stop)
         self._rows = [data[number] for number in range(start, stop)]
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self._rows)
 
-    def __getitem__(self, number: int) -> dict[str, Any]:
+    def __getitem__(self, number):
         return dict(zip(("pixel_values", "labels", "index"), self._rows[number], strict=True))
 
 
 class InOrder:
     """A mixin that shuffles nothing."""
 
-    def _get_train_sampler(self, *_: Any) -> Any:
+    def _get_train_sampler(self, *_):
         return SequentialSampler(self.train_dataset)
 
 
@@ -90,14 +86,14 @@ class Trainer(InOrder, EngineTrainer):
 class Losses(Callback):
     """Keeps the losses of evaluations."""
 
-    def __init__(self) -> None:
-        self.losses: list[float] = []
+    def __init__(self):
+        self.losses = []
 
-    def eval_end(self, state: Any, logger: Any) -> None:
+    def eval_end(self, state, logger):
         self.losses.append(state.metrics["eval_loss"])
 
 
-def arguments(folder: Any, **given: Any) -> transformers.TrainingArguments:
+def arguments(folder, **given):
     """Return those of all runs, with others in their place."""
     own = {
         "output_dir": str(folder),
@@ -116,9 +112,7 @@ def arguments(folder: Any, **given: Any) -> transformers.TrainingArguments:
     return transformers.TrainingArguments(**{**own, **given})
 
 
-def make_trainer(
-    folder: Any, algorithms: Any = (), *, kind: Any = Trainer, args: Any = None, **given: Any
-) -> transformers.Trainer:
+def make_trainer(folder, algorithms=(), *, kind=Trainer, args=None, **given):
     """Return a trainer of the net with momentum SGD.
 
     Args:
@@ -136,11 +130,11 @@ def make_trainer(
     return kind(args=arguments(folder, **(args or {})), **{**own, **given})
 
 
-def train_words(folder: Any, steps: int = 1, **args: Any) -> tuple[list[float], tuple[int, ...], float]:
+def train_words(folder, steps=1, **args):
     """Train on the words in batches of 4; return the weights, the clock, and the mean loss that was logged."""
 
     class Logits(Words):
-        def forward(self, x: torch.Tensor) -> Any:
+        def forward(self, x):
             return {"logits": super().forward(x)}
 
     net, rows = Logits(), make_words()
@@ -156,19 +150,19 @@ def train_words(folder: Any, steps: int = 1, **args: Any) -> tuple[list[float], 
     return net.net.weight.flatten().tolist(), tuple(trainer.engine_state.timestamp[:3]), logged
 
 
-def left_by(trainer: Any, losses: Losses) -> Ended:
+def left_by(trainer, losses):
     """Return what a run left."""
     return ended(trainer.model, trainer.engine_state, losses.losses, prefix="net.")
 
 
-def train(case: str, setting: str = STEP) -> Ended:
+def train(case, setting=STEP):
     """Train a case.
 
     Raises:
         UnsupportedError: (an EngineError) if the setting can't do it.
     """
-    given: dict[str, Any] = {"loss_fn": None} if setting == BLACK_BOX else {}
-    args: dict[str, Any] = {"gradient_accumulation_steps": ACCUMULATED} if setting == ACCUMULATION else {}
+    given = {"loss_fn": None} if setting == BLACK_BOX else {}
+    args = {"gradient_accumulation_steps": ACCUMULATED} if setting == ACCUMULATION else {}
     args["remove_unused_columns"] = case != "carried"  # `index` is not for the model
     with tempfile.TemporaryDirectory() as folder:
         losses = Losses()
@@ -179,7 +173,7 @@ def train(case: str, setting: str = STEP) -> Ended:
 
 
 @functools.cache
-def cell(setting: str, case: str) -> str:
+def cell(setting, case):
     """Return `equal`, `refused: REASON`, or `differs: REASON` as in DIFFERS."""
     try:
         found = train(case, setting)

@@ -1,7 +1,5 @@
 """A program for several processes: what they see in transformers' Trainer, and then in a loop with Accelerate."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,11 +1,7 @@
 """A net with everything that any of the algorithms looks for, real data, and two epochs of training."""
 
-from __future__ import annotations
-
 import runpy
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,13 +9,13 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional as F
 
-from engine_core import Algorithm, Trainer
+from engine_core import Trainer
 from engine_core.registry import Registry
 
 DOCS = Path(__file__).parents[2] / "docs"
 NAMES = sorted(runpy.run_path(str(DOCS / "pairs.py"))["algorithm_names"]())
 # With these, each has something to do in two epochs of a small net; all others act with their defaults.
-ARGUMENTS: dict[str, dict[str, Any]] = {
+ARGUMENTS = {
     "blurpool": {"min_channels": 1},
     "squeeze_excite": {"min_channels": 1, "latent_channels": 4},
     "selective_backprop": {"start": 0, "end": 1, "scale_factor": 1, "interrupt": 0},
@@ -29,7 +25,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "progressive_resizing": {"initial_scale": 0.5, "size_increment": 2},
 }
 # Variants that change something else than the defaults do, under their own names.
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+VARIANTS = {
     "mixup of losses": ("mixup", {"interpolate_loss": True}),
     "cutmix of losses": ("cutmix", {"interpolate_loss": True}),
     "selective_backprop by carried losses": ("selective_backprop", {"scorer": "carried", "index_key": 2}),
@@ -38,7 +34,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 EPOCHS = 2
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     """Let batches have ids, which few of the algorithms read."""
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
@@ -46,22 +42,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _one_thread() -> None:
+def _one_thread():
     torch.set_num_threads(1)
 
 
 class BasicBlock(nn.Module):
     """A residual block."""
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels):
         super().__init__()
         self.conv, self.norm = nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return x + F.relu(self.norm(self.conv(x)))
 
 
-def digits_net() -> nn.Module:
+def digits_net():
     """Strided convolutions, a max-pool, residual blocks, a layer norm and a feed-forward head; takes any size."""
     torch.manual_seed(0)
     return nn.Sequential(
@@ -79,7 +75,7 @@ def digits_net() -> nn.Module:
     )
 
 
-def _batches() -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+def _batches():
     """Images, labels and the ids of the examples."""
     data = load_digits()
     images = torch.tensor(data.images[:160], dtype=torch.float32)[:, None] / 16
@@ -91,16 +87,16 @@ BATCHES = _batches()
 EVALUATION = BATCHES[-1:]
 
 
-def make(name: str) -> Algorithm:
+def make(name):
     """Return an algorithm, or a variant of it, with arguments under which it acts."""
     name, given = VARIANTS.get(name, (name, {}))
-    return Registry.scan().load("algorithms", name)(**{**ARGUMENTS.get(name, {}), **given})  # type: ignore[no-any-return]
+    return Registry.scan().load("algorithms", name)(**{**ARGUMENTS.get(name, {}), **given})
 
 
-def trainer_of(algorithms: Sequence[Algorithm], **options: Any) -> Trainer:
+def trainer_of(algorithms, **options):
     """Return a trainer for two epochs on digits, with an evaluation after each."""
     model = digits_net()
-    given: dict[str, Any] = {
+    given = {
         "loss_fn": nn.CrossEntropyLoss(),
         "optimizers": torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
         "eval_dataloader": EVALUATION,
@@ -113,7 +109,7 @@ def trainer_of(algorithms: Sequence[Algorithm], **options: Any) -> Trainer:
     return Trainer(model, BATCHES[:-1], algorithms=list(algorithms), **given)
 
 
-def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
+def weights(trainer):
     """Return what training has left, parameters and buffers."""
     assert trainer.state.model is not None
     return {name: value.detach().clone() for name, value in trainer.state.model.state_dict().items()}

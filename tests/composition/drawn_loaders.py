@@ -1,11 +1,7 @@
 """Loaders with drawn settings, for the drawn runs: lists, streams, samplers of all kinds, noise, workers."""
 
-from __future__ import annotations
-
 import functools
 import random
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,46 +12,46 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 BY_INDEX = {"list", "shuffled", "sampler", "batches"}
 # Don't wait 5 s for each worker of an iterator in a cycle, which torch can't tell to end any more.
-torch_data._utils.MP_STATUS_CHECK_INTERVAL = 0.1  # type: ignore[attr-defined]
+torch_data._utils.MP_STATUS_CHECK_INTERVAL = 0.1
 
 
-class Rows(torch_data.Dataset[Any]):
+class Rows(torch_data.Dataset):
     """The first rows of the digits; a noisy one draws for each, from the global generator or its own."""
 
-    def __init__(self, noise: str | None, rows: tuple[torch.Tensor, ...]) -> None:
+    def __init__(self, noise, rows):
         self.rows, self.noise, self._own = rows, noise, np.random.default_rng(3)
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.rows[0])
 
-    def __getitem__(self, place: int) -> Any:
+    def __getitem__(self, place):
         inputs, *others = (part[place] for part in self.rows)
         noise = {"global": lambda: float(torch.rand(())), "own": self._own.random}.get(self.noise or "")
         return inputs if noise is None else inputs + 0.1 * noise(), *others
 
 
-class Stream(torch_data.IterableDataset[Any]):
+class Stream(torch_data.IterableDataset):
     """The same rows, which can only be read in turn."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows):
         self.rows = rows
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self):
         return (self.rows[place] for place in range(len(self.rows)))
 
 
-class Drawing(torch_data.Sampler[int]):
+class Drawing(torch_data.Sampler):
     """A sampler with a generator of its own, of any library, under a name of its own."""
 
-    def __init__(self, kind: str, length: int) -> None:
+    def __init__(self, kind, length):
         self.length = length
         made = {"torch": torch.Generator().manual_seed, "numpy": np.random.RandomState, "python": random.Random}
         self._draws = made[kind](7)
 
-    def __len__(self) -> int:
+    def __len__(self):
         return self.length
 
-    def __iter__(self) -> Iterator[int]:
+    def __iter__(self):
         if isinstance(self._draws, torch.Generator):
             return iter(torch.randperm(self.length, generator=self._draws).tolist())
         if isinstance(self._draws, random.Random):
@@ -63,22 +59,22 @@ class Drawing(torch_data.Sampler[int]):
         return iter(self._draws.permutation(self.length).tolist())
 
 
-class Batched(torch_data.Sampler[list[int]]):
+class Batched(torch_data.Sampler):
     """A batch sampler around another sampler."""
 
-    def __init__(self, sampler: Any, size: int) -> None:
+    def __init__(self, sampler, size):
         self.inner = sampler
         self.size = size
 
-    def __len__(self) -> int:
+    def __len__(self):
         return 1 + (len(self.inner) - 1) // self.size
 
-    def __iter__(self) -> Iterator[list[int]]:
+    def __iter__(self):
         places = list(self.inner)
         return (places[start : start + self.size] for start in range(0, len(places), self.size))
 
 
-SAMPLERS: dict[str, Callable[[Rows], Any]] = {
+SAMPLERS = {
     "random": lambda rows: torch_data.RandomSampler(rows, generator=torch.Generator().manual_seed(4)),
     "replacement": lambda rows: torch_data.RandomSampler(rows, replacement=True),
     "subset": lambda rows: torch_data.SubsetRandomSampler(range(0, len(rows), 2)),
@@ -91,7 +87,7 @@ SAMPLERS: dict[str, Callable[[Rows], Any]] = {
 }
 
 
-def drawn_loader(draw: random.Random) -> dict[str, Any]:
+def drawn_loader(draw):
     """Return the settings of a loader, as JSON has them."""
     kind = draw.choice(
         ["list", "shuffled", "shuffled", "shuffled", "sampler", "sampler", "batches", "stream", "stateful"]
@@ -107,11 +103,11 @@ def drawn_loader(draw: random.Random) -> dict[str, Any]:
     }
 
 
-def loader_of(settings: Mapping[str, Any], parts: tuple[torch.Tensor, ...], size: int, *, drop_last: bool) -> Any:
+def loader_of(settings, parts, size, *, drop_last):
     """Return a loader of these rows."""
     rows = Rows(settings["noise"], parts)
     generator = torch.Generator().manual_seed(6) if settings["generator"] else None
-    given: dict[str, Any] = {name: settings[name] for name in ("num_workers", "persistent_workers")}
+    given = {name: settings[name] for name in ("num_workers", "persistent_workers")}
     given["generator"] = generator
     match settings["kind"]:
         case "list":

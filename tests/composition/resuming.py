@@ -7,8 +7,6 @@ run's end, or with what the run raised. `python resuming.py 1 FOLDER $(seq 0 999
 `FOLDER/differences.json` says in what each resumed run differs from the whole one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import gc
@@ -19,9 +17,8 @@ import random
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -38,7 +35,7 @@ from engine_core.registry import Registry
 from engine_core.state import length_of
 
 ROWS, PHASES = 20, ("whole", "stopped", "resumed", "again")
-FORMS: dict[str, list[dict[str, Any]]] = {
+FORMS = {
     "cutout": [{}, {"num_holes": 2, "length": 0.3}],
     "ema": [{"decay": 0.9}, {"decay": 0.5, "update_interval": "3ba"}],
     "layer_freezing": [{"start": 0.2, "level": 0.5}, {"start": 0.0, "level": 1.0}],
@@ -59,7 +56,7 @@ FORMS: dict[str, list[dict[str, Any]]] = {
     "stochastic_depth": [{}, {"drop_rate": 0.6, "drop_per": "batch"}],
     "swa": [{"start": 0.3}, {"start": 0.5, "update_interval": "2ba"}],
 }
-OPTIMIZERS: dict[str, Any] = {
+OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True),
     "adam": lambda p: torch.optim.Adam(p, lr=0.01, maximize=False, foreach=False),
     "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, amsgrad=True),
@@ -78,7 +75,7 @@ OPTIMIZERS: dict[str, Any] = {
     ],
     "tensor lr": lambda p: torch.optim.Adam(p, lr=torch.tensor(0.01), capturable=False, foreach=False),
 }
-SCHEDULERS: dict[str, Callable[[Any], Any]] = {
+SCHEDULERS = {
     "cosine": functools.partial(lr_scheduler.CosineAnnealingLR, T_max="1dur"),  # the first: it needs a length in ba
     "none": lambda _: (),
     "cosine restarted": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 2, 2),
@@ -113,11 +110,11 @@ class CutError(Exception):
 class Stop(Callback):
     """Pauses or ends a run at the nth time that this process comes to an event."""
 
-    def __init__(self, event: str, number: int, *, pauses: bool) -> None:
+    def __init__(self, event, number, *, pauses):
         self.left, self.pauses = number, pauses
         setattr(self, event, self.count)
 
-    def count(self, state: Any, logger: Any) -> None:
+    def count(self, state, logger):
         self.left -= 1
         if self.left == 0 and self.pauses:
             state.pause_training("as drawn")
@@ -130,41 +127,41 @@ class LastSeen:
 
     higher_is_better = False
 
-    def update(self, outputs: Any, targets: Any) -> None:
+    def update(self, outputs, targets):
         self.value = 0.5 * self.value + float(outputs.double().square().mean())
 
-    def compute(self) -> float:
+    def compute(self):
         return self.value
 
-    def merge_state(self, others: Any) -> None:
+    def merge_state(self, others):
         self.value += sum(other.value for other in others)
 
-    def reset(self) -> None:
+    def reset(self):
         self.value = 0.0
 
 
 class Accuracy:
     """The share of the rows that the outputs classify correctly."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.reset()
 
-    def update(self, outputs: Any, targets: Any) -> None:
+    def update(self, outputs, targets):
         self.right += int((outputs.argmax(1) == targets).sum())
         self.rows += len(targets)
 
-    def compute(self) -> float:
+    def compute(self):
         return self.right / self.rows
 
-    def merge_state(self, others: Any) -> None:
+    def merge_state(self, others):
         self.right += sum(other.right for other in others)
         self.rows += sum(other.rows for other in others)
 
-    def reset(self) -> None:
+    def reset(self):
         self.right = self.rows = 0
 
 
-def torchmetrics_accuracy() -> Any:
+def torchmetrics_accuracy():
     try:
         from torchmetrics.classification import MulticlassAccuracy  # noqa: PLC0415  it is not everywhere
     except ImportError:
@@ -172,14 +169,14 @@ def torchmetrics_accuracy() -> Any:
     return MulticlassAccuracy(10)
 
 
-METRICS: dict[str, Any] = {
+METRICS = {
     "none": dict,
     "own": lambda: {"a": Accuracy(), "last": LastSeen()},
     "theirs": lambda: {"a": torchmetrics_accuracy()},
 }
 
 
-CALLBACKS: list[tuple[str, dict[str, Any]]] = [
+CALLBACKS = [
     ("early_stopper", {"metric": "eval0/loss", "patience": 2}),
     ("gradient_norm", {}),
     ("loss_guard", {}),
@@ -187,7 +184,7 @@ CALLBACKS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def settings_of(number: int) -> dict[str, Any]:
+def settings_of(number):
     """Return the settings of a draw, as JSON has them."""
     draw = random.Random(number)
     chosen = [] if number == 0 else [NAMES[number % len(NAMES)]]  # so that a few draws have each
@@ -222,39 +219,39 @@ def settings_of(number: int) -> dict[str, Any]:
 class Journal(LoggerDestination):
     """Keeps all that is logged and a digest of each batch as it was loaded; both continue in a resumed run."""
 
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.batches: list[str] = []
+    def __init__(self):
+        self.lines = []
+        self.batches = []
 
-    def log_metrics(self, metrics: Mapping[str, Any], step: int) -> None:
+    def log_metrics(self, metrics, step):
         self.lines.append(f"{step} {sorted((name, value) for name, value in metrics.items() if name[:5] != 'time/')}")
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self):
         return {"lines": list(self.lines), "batches": list(self.batches)}
 
-    def load_state_dict(self, state: Any) -> None:
+    def load_state_dict(self, state):
         self.lines, self.batches = list(state["lines"]), list(state["batches"])
 
 
 class Watch:
     """Shows each batch to a journal before any algorithm gets it."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal):
         self._journal = journal
 
     @hookimpl(wrapper=True)
-    def after_dataloader(self, state: Any) -> Any:
+    def after_dataloader(self, state):
         self._journal.batches.append(digest(state.batch))
         return (yield)
 
 
-def digest(value: Any) -> str:
+def digest(value):
     found = hashlib.sha256()
     _add(value, found)
     return found.hexdigest()
 
 
-def _add(value: Any, found: Any) -> None:
+def _add(value, found):
     """Add the bits of a tree of tensors and values."""
     if isinstance(value, torch.Tensor):
         found.update(f"{value.dtype}{tuple(value.shape)}".encode())
@@ -276,7 +273,7 @@ def _add(value: Any, found: Any) -> None:
         found.update(repr(value).encode())
 
 
-def trainer_of(settings: Mapping[str, Any], folder: Path, stop: Any, **begin: Any) -> tuple[Trainer, Journal]:
+def trainer_of(settings, folder, stop, **begin):
     layers = list(digits_net())
     layers.insert(-3, nn.Dropout(0.3))
     parts = tuple(torch.cat(each)[:ROWS] for each in zip(*BATCHES[:1], strict=True))
@@ -319,7 +316,7 @@ def trainer_of(settings: Mapping[str, Any], folder: Path, stop: Any, **begin: An
     return made, journal
 
 
-def parts_of(made: Any, journal: Journal) -> dict[str, Any]:
+def parts_of(made, journal):
     """Return everything that a run has produced, each part as a digest or in readable form."""
     state = made.state
     return {
@@ -338,7 +335,7 @@ def parts_of(made: Any, journal: Journal) -> dict[str, Any]:
     }
 
 
-def run(phase: str, number: int, folder: Path) -> dict[str, Any]:
+def run(phase, number, folder):
     settings = settings_of(number)
     stops = dict(zip(PHASES[1:], settings["stops"], strict=False))
     for seed in (torch.manual_seed, random.seed, np.random.seed):  # a new process draws from elsewhere
@@ -350,7 +347,7 @@ def run(phase: str, number: int, folder: Path) -> dict[str, Any]:
     return {"settings": settings, "parts": parts_of(made, journal)}
 
 
-def run_all(phase: str, root: Path, numbers: Sequence[int]) -> None:
+def run_all(phase, root, numbers):
     """Run a phase of all these draws."""
     for number in numbers:
         folder = root / str(number)
@@ -363,7 +360,7 @@ def run_all(phase: str, root: Path, numbers: Sequence[int]) -> None:
             (folder / f"{phase}.json").write_text(json.dumps(result))
 
 
-def difference(folder: Path) -> str | None:
+def difference(folder):
     """Return what a draw raised, or how its resumed run differs from the whole one; None: not at all."""
     runs = {phase: json.loads((folder / f"{phase}.json").read_text()) for phase in PHASES}
     for phase, found in runs.items():
@@ -374,7 +371,7 @@ def difference(folder: Path) -> str | None:
     return f"{differing}; settings: {runs['whole']['settings']}" if differing else None
 
 
-def start(size: int, *given: Any) -> None:
+def start(size, *given):
     """Run a phase in this process, or on so many ranks."""
     if size == 1:
         run_all(*given)
@@ -383,7 +380,7 @@ def start(size: int, *given: Any) -> None:
         elastic_launch(LaunchConfig(1, 1, size, start_method="fork", max_restarts=0, **here), run_all)(*given)
 
 
-def main(size: str, root: str, *numbers: str) -> None:
+def main(size, root, *numbers):
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     torch.optim.SGD([torch.zeros(1)])  # it imports the compiler

@@ -6,8 +6,6 @@ gone wrong. `python signalling.py FOLDER $(seq 0 499)` tries five hundred and pr
 `-m torch.distributed.run --nproc-per-node 2` before the program's name two ranks train, and one of them gets it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -17,9 +15,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -33,7 +29,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _GLOBAL_HOOKS = [name for name in vars(torch_modules) if name.startswith("_global_") and name.endswith("_hooks")]
 
 
-def surroundings(state: Any) -> dict[str, Any]:
+def surroundings(state):
     """Return what is the run's own between two batches: weights, modes, hooks, generators."""
     modules = [vars(module) for module in state.model.modules()]
     return {
@@ -51,33 +47,33 @@ def surroundings(state: Any) -> dict[str, Any]:
 class Steps(Callback):
     """Keeps the surroundings at each clock."""
 
-    def __init__(self) -> None:
-        self.seen: dict[str, list[dict[str, Any]]] = {}
+    def __init__(self):
+        self.seen = {}
 
-    def keep(self, state: Any, logger: Any) -> None:
+    def keep(self, state, logger):
         self.seen.setdefault(clock(state), []).append(surroundings(state))
 
     fit_start = epoch_start = batch_checkpoint = epoch_checkpoint = fit_end = keep
 
 
-def clock(state: Any) -> str:
+def clock(state):
     return repr(state.timestamp[:2])
 
 
 class Late:
     """The handlers of a program around its runs: a signal that comes when none is under way says nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         for number in SIGNALS:
             signal.signal(number, self)
 
-    def __call__(self, number: int, frame: Any) -> None: ...
+    def __call__(self, number, frame): ...
 
-    def are_back(self) -> bool:
+    def are_back(self):
         return all(signal.getsignal(number) is self for number in SIGNALS)
 
 
-def signalled(call: Callable[[], Any], number: int, after_s: float | None) -> BaseException | None:
+def signalled(call, number, after_s):
     """Call while another process sends this one a signal, unless `after_s` is None; return what that raised."""
     sends = "true" if after_s is None else f"sleep {after_s:.4f}; kill -{int(number)} {os.getpid()}"
     sender = subprocess.Popen(["sh", "-c", sends])
@@ -93,14 +89,14 @@ def signalled(call: Callable[[], Any], number: int, after_s: float | None) -> Ba
 class Draw:
     """The runs of one draw: where signals came, and what has gone wrong."""
 
-    def __init__(self, number: int, folder: Path, late: Late) -> None:
-        self.places, self.wrong = list[str](), list[str]()
+    def __init__(self, number, folder, late):
+        self.places, self.wrong = [], []
         self._draw, self._folder, self._late = random.Random(number), folder, late
         self._settings = settings_of(number)
         if SIZE > 1:  # a save lets buffers be the mean over ranks, so only runs that save as often have the same bits
             self._settings["save_interval"] = "1ba"
 
-    def run(self) -> None:
+    def run(self):
         """Train the whole run, then the same one with signals, until it is complete."""
         steps, began_s = Steps(), time.perf_counter()
         made, journal = self._made("whole", steps)
@@ -117,7 +113,7 @@ class Draw:
         kept = [name for name in whole if not RANK or name not in ("batches", "logged")]  # those are rank 0's
         self.wrong += [f"{name}: {whole[name]!r}, {now[name]!r}" for name in kept if now[name] != whole[name]]
 
-    def evaluate(self) -> None:
+    def evaluate(self):
         """Evaluate and predict the trained model, with a signal in each."""
         with self._made("parts", Steps())[0] as made:
             before = {clock(made.state): [surroundings(made.state)]}
@@ -126,13 +122,13 @@ class Draw:
             if SIZE == 1:
                 self._came(made, lambda: [[*made.predict(loader)] for _ in range(10)], "predict", before, 0.2)
 
-    def _made(self, place: str, steps: Steps) -> Any:
+    def _made(self, place, steps):
         seed = self._settings["seed"]
         made, journal = trainer_of(self._settings, self._folder / place, None, seed=seed, autoresume=True)
         made.state.callbacks.append(steps)
         return made, journal
 
-    def _came(self, made: Any, call: Callable[[], Any], what: str, seen: Any, within_s: float | None) -> bool:
+    def _came(self, made, call, what, seen, within_s):
         """Call, with a signal on one of the ranks; return whether it came, after a look at what it has left."""
         number, after_s, rank = (
             self._draw.choice(SIGNALS),
@@ -151,7 +147,7 @@ class Draw:
         return error is not None
 
 
-def main(root: str, *numbers: str) -> None:
+def main(root, *numbers):
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     late = Late()

@@ -47,7 +47,7 @@ print(frozen(Unordered(), "layer_freezing", "channels_last"))
 
 
 @pytest.mark.full
-def test_a_group_norm_is_frozen_with_what_comes_before_it_and_none_is_refused_that_is_used_out_of_order() -> None:
+def test_a_group_norm_is_frozen_with_what_comes_before_it_and_none_is_refused_that_is_used_out_of_order():
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
     frozen = [*["[0, 0, 1, 1, 3, 3, 4, 4]"] * 2, "[0, 0, 1, 1, 3, 3]", *["[0, 0]"] * 2]
     assert (done.returncode, done.stdout.splitlines()) == (0, frozen), done.stderr

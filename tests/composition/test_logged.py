@@ -1,7 +1,5 @@
 """What is logged and predicted beside the algorithms that change targets, gradients and weights."""
 
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
@@ -14,17 +12,17 @@ BATCHES = [(torch.randn(8, 4, generator=GENERATOR), torch.randint(3, (8,), gener
 
 
 class Right:
-    def reset(self) -> None:
+    def reset(self):
         self.right = self.seen = 0
 
-    def update(self, outputs: Any, targets: Any) -> None:
+    def update(self, outputs, targets):
         self.right, self.seen = self.right + int((outputs.argmax(1) == targets).sum()), self.seen + len(targets)
 
-    def compute(self) -> float:
+    def compute(self):
         return self.right / self.seen
 
 
-def trained(**settings: Any) -> tuple[Any, RecordingDestination]:
+def trained(**settings):
     with torch.random.fork_rng():
         torch.manual_seed(5)
         model = nn.Linear(4, 3)
@@ -47,11 +45,11 @@ def trained(**settings: Any) -> tuple[Any, RecordingDestination]:
     return made, memory
 
 
-def values(memory: RecordingDestination, name: str) -> list[Any]:
+def values(memory, name):
     return [metrics[name] for _, metrics in memory.metrics if name in metrics]
 
 
-def test_metrics_see_the_targets_from_before_they_are_smoothed_and_no_mixed_batch() -> None:
+def test_metrics_see_the_targets_from_before_they_are_smoothed_and_no_mixed_batch():
     (plain,) = values(trained()[1], "train/right")
     (smoothed,) = values(trained(algorithms="label_smoothing")[1], "train/right")
     assert 0 < plain < 1 and 0 < smoothed < 1
@@ -59,7 +57,7 @@ def test_metrics_see_the_targets_from_before_they_are_smoothed_and_no_mixed_batc
         assert values(trained(algorithms=["label_smoothing", "mixup"])[1], "train/right") == []
 
 
-def test_with_sam_each_row_counts_once_and_the_norm_is_that_of_its_second_pass() -> None:
+def test_with_sam_each_row_counts_once_and_the_norm_is_that_of_its_second_pass():
     made, memory = trained(algorithms=[("sam", {"rho": 0.5})], grad_clip_norm=0.2)
     assert len(values(memory, "train/right")) == 1
     assert round(values(memory, "train/right")[0] * 24, 6).is_integer()

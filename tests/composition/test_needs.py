@@ -1,10 +1,8 @@
 """What each algorithm and callback needs of a loop, and whom the loops of the core refuse."""
 
-from typing import Any
-
 import pytest
 
-from engine_core import Algorithm, Callback, Engine, Event, Logger, State
+from engine_core import Engine, Event, Logger, State
 from engine_core.callback import needs_of
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.callbacks.loss_guard import LossGuard
@@ -46,7 +44,7 @@ REFUSED_IN_FSDP = {
     "sam": "whole_weights",
     "stochastic_depth of batches": "partial_forward",
 }
-CALLBACKS: dict[str, tuple[type[Callback], dict[str, Any], tuple[str, ...]]] = {
+CALLBACKS = {
     "checkpoint_saver": (CheckpointSaver, {"folder": "checkpoints"}, ("snapshot",)),
     "early_stopper": (EarlyStopper, {}, ("stop",)),
     "loss_guard": (LossGuard, {}, ("skip_step",)),
@@ -58,7 +56,7 @@ CALLBACKS: dict[str, tuple[type[Callback], dict[str, Any], tuple[str, ...]]] = {
 }
 
 
-def made() -> dict[str, Algorithm]:
+def made():
     algorithms = {name: Registry.scan().load("algorithms", name)() for name in NAMES}
     depth, ema = type(algorithms["stochastic_depth"]), type(algorithms["ema"])
     return {
@@ -69,7 +67,7 @@ def made() -> dict[str, Algorithm]:
     }
 
 
-def refused(**listed: Any) -> str:
+def refused(**listed):
     """Return which needs an engine with these misses."""
     try:
         Engine(State(**listed), Logger()).close()
@@ -78,7 +76,7 @@ def refused(**listed: Any) -> str:
     return ""
 
 
-def test_each_of_the_17_needs_these_and_has_these_events() -> None:
+def test_each_of_the_17_needs_these_and_has_these_events():
     assert len(NAMES) == 17
     declared = {name: (algorithm.metadata.needs, algorithm.metadata.events) for name, algorithm in made().items()}
     assert declared == {
@@ -86,20 +84,20 @@ def test_each_of_the_17_needs_these_and_has_these_events() -> None:
     }
 
 
-def test_fsdp_refuses_exactly_these_of_the_17() -> None:
+def test_fsdp_refuses_exactly_these_of_the_17():
     missing = {name: refused(algorithms=[algorithm], offers=FSDP_OFFERS) for name, algorithm in made().items()}
     assert {name: needs for name, needs in missing.items() if needs} == REFUSED_IN_FSDP
 
 
 @pytest.mark.parametrize("name", CALLBACKS)
-def test_a_callback_needs_these_and_a_loop_that_lacks_them_refuses_it(name: str) -> None:
+def test_a_callback_needs_these_and_a_loop_that_lacks_them_refuses_it(name):
     cls, arguments, needs = CALLBACKS[name]
     callback = cls(**arguments)
     bare = EVERYTHING.without(*EVERYTHING.gives, why="none here")
     assert (needs_of(callback), refused(callbacks=[callback], offers=bare)) == (needs, ", ".join(needs))
 
 
-def test_the_other_callbacks_of_the_core_need_nothing() -> None:
+def test_the_other_callbacks_of_the_core_need_nothing():
     ours = ("engine-core", "engine-core-author")
     records = [r for r in Registry.scan().records if r.kind == "callbacks" and r.distribution in ours]
     needing = {record.name for record in records if needs_of(Registry.scan().load("callbacks", record.name))}

@@ -1,7 +1,5 @@
 """Each two of the algorithms train together, in both orders of the list with one result, or are refused."""
 
-from __future__ import annotations
-
 import itertools
 import runpy
 

@@ -1,9 +1,5 @@
 """An algorithm whose arguments leave it nothing to do trains as if it were not there, and is not called idle."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 import torch
 
@@ -22,7 +18,7 @@ from .conftest import trainer_of, weights
         ("sam", {"interval": 100}),
     ],
 )
-def test_one_that_rests_by_its_arguments_is_not_called_idle(name: str, arguments: dict[str, Any]) -> None:
+def test_one_that_rests_by_its_arguments_is_not_called_idle(name, arguments):
     resting = Registry.scan().load("algorithms", name)(**arguments)
     with trainer_of([resting]) as trainer, trainer_of([]) as bare:
         trainer.fit()  # warnings are errors

@@ -1,15 +1,10 @@
 """What changes batch, loss, weights or flags for a while restores them: in training, evaluation and when it raises."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Any
-
 import pytest
 import torch
 from torch.nn import functional as F
 
-from engine_core import Algorithm, Callback, Engine, Logger, State
+from engine_core import Callback, Engine, Logger, State
 
 from .conftest import BATCHES, NAMES, VARIANTS, digits_net, make, trainer_of, weights
 
@@ -20,7 +15,7 @@ GROUPS = [*ALONE, TOGETHER, *OTHERS]
 LABELS = [*NAMES, *VARIANTS, "all together", *(f"all with {variant}" for variant in VARIANTS)]
 
 
-def snapshot(state: State) -> dict[str, Any]:
+def snapshot(state):
     """Return copies of the batch in work and of all that belongs to the model."""
     assert state.model is not None
     modules = dict(state.model.named_modules())
@@ -32,7 +27,7 @@ def snapshot(state: State) -> dict[str, Any]:
     }
 
 
-def differing(was: dict[str, Any], state: State) -> list[str]:
+def differing(was, state):
     """Return what is not bit-equal to a snapshot."""
     now = snapshot(state)
     found = [f"batch[{i}]" for i, (a, b) in enumerate(zip(was["batch"], now["batch"], strict=True)) if not same(a, b)]
@@ -40,14 +35,14 @@ def differing(was: dict[str, Any], state: State) -> list[str]:
     return found + [kind for kind in ("training", "requires_grad") if was[kind] != now[kind]]
 
 
-def same(one: torch.Tensor, other: torch.Tensor) -> bool:
+def same(one, other):
     return one.dtype == other.dtype and one.requires_grad == other.requires_grad and torch.equal(one, other)
 
 
 class KeepAtBatchStart(Callback):
     """Remembers what a step began with; frozen layers are frozen by then."""
 
-    def batch_start(self, state: State, logger: Logger) -> None:
+    def batch_start(self, state, logger):
         self.kept = snapshot(state)
 
 
@@ -81,10 +76,10 @@ def stays_as_it_was(names, **options):
 class Failing:
     """A cross entropy that raises at one call."""
 
-    def __init__(self, call: int) -> None:
+    def __init__(self, call):
         self.call, self.calls = call, 0
 
-    def __call__(self, outputs: torch.Tensor, targets: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
+    def __call__(self, outputs, targets, reduction="mean"):
         self.calls += outputs.requires_grad  # scoring and evaluation do not count
         if outputs.requires_grad and self.calls == self.call:
             raise ZeroDivisionError
@@ -105,10 +100,10 @@ def test_the_model_that_a_step_began_with_is_there_again_when_its_loss_raises(na
             assert [name for name in moved if "running" not in name and "num_batches" not in name] == []
 
 
-def moved_by_hand(algorithms: Sequence[Algorithm], failing_at: str) -> list[str]:
+def moved_by_hand(algorithms, failing_at):
     """Raise in a step of a loop that puts nothing back itself; return what differs from before the step."""
 
-    def fire(engine: Engine, *events: str) -> None:
+    def fire(engine, *events):
         for event in events:
             engine.run_event(event)
             if event == failing_at:
@@ -139,7 +134,7 @@ def test_batch_and_loss_and_model_are_there_again_when_a_loop_by_hand_raises(nam
 @pytest.mark.parametrize("names", GROUPS, ids=LABELS)
 def test_the_weights_are_there_again_when_an_evaluation_raises(names):
     class FailInEvaluation(Callback):
-        def eval_before_forward(self, state: State, logger: Logger) -> None:
+        def eval_before_forward(self, state, logger):
             if state.timestamp.epoch == 2:
                 raise ZeroDivisionError
 

@@ -1,7 +1,5 @@
 """A signal at any time, from another process, leaves the model, modes and generators the run's own, and it resumes."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -15,7 +15,6 @@ from engine_core.arguments import (
     check_key,
     check_length,
     check_number,
-    check_setter,
     check_taken,
     check_whole,
     interval_in_run,
@@ -126,33 +125,6 @@ def test_an_item_other_than_the_objectives_is_refused(index, what):
     with pytest.raises(ArgumentError, match=message):
         check_taken(state_of((INPUTS, TARGETS, [3])), "key", 2, what)
     check_taken(State(batch=(INPUTS, TARGETS, [3])), "key", 2, what)  # a model's own loss gets the whole batch
-
-
-def test_a_setter_that_writes_into_the_batch_is_refused():
-    check_setter({"x": 1}, "input_key", "x")
-    check_setter((INPUTS, TARGETS), "input_key", PAIR)
-    with pytest.raises(ArgumentError, match=r"^the setter of input_key writes into the loader's batch"):
-        check_setter([1], "input_key", (lambda batch: batch[0], lambda batch, value: batch.__setitem__(0, value)))
-
-
-class Rows:
-    """Gives another view of itself each time, as tensors do."""
-
-    def view_as(self, other):
-        return Rows()
-
-
-def test_a_setter_that_copies_the_outer_container_alone_is_refused_and_undone():
-    def put(batch, value):
-        batch = dict(batch)
-        batch["inner"]["x"] = value
-        return batch
-
-    rows = Rows()
-    batch = {"inner": {"x": rows}}
-    with pytest.raises(ArgumentError, match="of everything on the way to the item"):
-        check_setter(batch, "input_key", (lambda batch: batch["inner"]["x"], put))
-    assert batch["inner"]["x"] is rows
 
 
 WITHIN = "has to be within the training: 0 or more, and at most 1dur"

@@ -67,6 +67,14 @@ def test_references_to_what_is_absent_or_never_there():
     ]
 
 
+@pytest.mark.parametrize(("reference", "meant"), [("at-end", "at_end"), ("AtEnd", "at_end"), ("paddings", "@padding")])
+def test_the_name_to_write_is_suggested(reference, meant):
+    listed = [at_init("A", before=(reference,)), AT_END, at_init("Flip", tags=("padding",))]
+    assert skipped(listed) == [
+        (f"A: before={reference!r}", f"no algorithm here has that name; did you mean {meant!r}?", ("init",))
+    ]
+
+
 def test_names_in_an_explicit_order_that_are_not_there():
     table = passes.explicit_order({"init": ["at_end", "a", "c"]})
     assert skipped([at_init("A"), AT_END], table) == [

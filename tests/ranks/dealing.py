@@ -1,40 +1,34 @@
 """Which rows each rank trains on, for loaders of all kinds: a part of the program `evaluating`."""
 
-from __future__ import annotations
-
 import random
 import sys
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 from torch.utils import data as torch_data
 from torch.utils.data.distributed import DistributedSampler
 
-from engine_core import Callback, Logger, State
+from engine_core import Callback
 from engine_core.parallel import DDP
-from engine_core.ranks import Ranks
 
 sys.path.insert(0, str(Path(__file__).parent))
 from trainers import fit
 
 ROWS = 23
-Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-class Rows(torch_data.Dataset[Any]):
+class Rows(torch_data.Dataset):
     """Examples that know their number; it counts what is read."""
 
-    def __init__(self, size: int = ROWS) -> None:
-        self.size, self.read = size, list[int]()
+    def __init__(self, size=ROWS):
+        self.size, self.read = size, []
 
-    def __len__(self) -> int:
+    def __len__(self):
         return self.size
 
-    def __getitem__(self, index: int) -> Batch:
+    def __getitem__(self, index):
         self.read.append(index)
         return torch.full((2,), index / self.size), torch.tensor(index % 3), torch.tensor(index)
 
@@ -42,14 +36,14 @@ class Rows(torch_data.Dataset[Any]):
 class Noisy(Rows):
     """Examples with inputs that are drawn in the worker."""
 
-    def __getitem__(self, index: int) -> Batch:
+    def __getitem__(self, index):
         return torch.rand(2), *super().__getitem__(index)[1:]
 
 
 class Shuffling:
     """Draws batches of indices from Python's global generator whenever it begins; it has no length."""
 
-    def __iter__(self) -> Iterator[list[int]]:
+    def __iter__(self):
         order = random.sample(range(ROWS), ROWS)
         return (order[begin : begin + 6] for begin in range(0, ROWS, 6))
 
@@ -57,29 +51,29 @@ class Shuffling:
 class Draws(Callback):
     """Draws from the global generators, on each rank another number of times."""
 
-    def batch_end(self, state: State, logger: Logger) -> None:
+    def batch_end(self, state, logger):
         torch.rand(state.rank + 1), random.random()
 
 
 class Seen(Callback):
     """Keeps the numbers of the rows of each batch, and none of a placeholder's."""
 
-    def __init__(self) -> None:
-        self.rows, self.samples, self.inputs = list[list[int]](), list[int](), list[list[list[float]]]()
+    def __init__(self):
+        self.rows, self.samples, self.inputs = [], [], []
 
-    def batch_start(self, state: State, logger: Logger) -> None:
+    def batch_start(self, state, logger):
         self.rows.append([] if state.is_placeholder else state.batch[2].tolist())
         self.inputs.append(state.batch[0].tolist())
 
-    def batch_end(self, state: State, logger: Logger) -> None:
+    def batch_end(self, state, logger):
         self.samples.append(state.timestamp.sample)
 
 
-def loader(dataset: Any = None, batch_size: int = 6, **more: Any) -> Any:
+def loader(dataset=None, batch_size=6, **more):
     return torch_data.DataLoader(Rows() if dataset is None else dataset, batch_size=batch_size, **more)
 
 
-def cases(ranks: Ranks) -> dict[str, dict[str, Any]]:
+def cases(ranks):
     """Return the Trainer's arguments of each case."""
     weighted = torch_data.WeightedRandomSampler([1.0] * 5 + [3.0] * 18, 20)
     own = torch.Generator().manual_seed(5)
@@ -104,7 +98,7 @@ def cases(ranks: Ranks) -> dict[str, dict[str, Any]]:
     }
 
 
-def seen(arguments: dict[str, Any]) -> dict[str, Any]:
+def seen(arguments):
     """Return the rows of each batch, and what the loader's dataset has read, in this process."""
     torch.manual_seed(1)
     watch, arguments = Seen(), dict(arguments)

@@ -1,7 +1,5 @@
 """Ask one of several ranks for the end, in many ways, one run after the other; write what each rank did."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

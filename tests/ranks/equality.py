@@ -3,14 +3,11 @@
 `run(name)` trains one in one process, which the others are compared with.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
 
 import torch
 from sklearn.datasets import load_digits
@@ -18,10 +15,9 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from engine_core import Algorithm, Callback, Loss, State
-from engine_core.batch import count_rows
+from engine_core import Callback, Loss
+from engine_core.batch import Batches
 from engine_core.parallel import DDP, join
-from engine_core.ranks import Ranks
 from engine_core.registry import Registry
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -30,7 +26,7 @@ from trainers import Logs, fit, trainer_of
 
 SB = {"start": 0, "end": 1, "scale_factor": 1, "interrupt": 0}
 CARRIED = {"scorer": "carried", "index_key": 2}
-SB_CASES: dict[str, dict[str, Any]] = {
+SB_CASES = {
     "composer": {},
     "topk": {"selector": "topk"},
     "cdf": {"selector": "cdf"},
@@ -43,7 +39,7 @@ SB_CASES: dict[str, dict[str, Any]] = {
     "reuse": {"reuse": "auto"},
     "by a function": {"scorer": lambda batch, state: batch[0].sum((1, 2, 3)), "scale_factor": 1},
 }
-ALONE: dict[str, dict[str, Any]] = {
+ALONE = {
     "sam": {},
     "ema": {"decay": 0.9},
     "swa": {"start": 0.3},
@@ -55,24 +51,20 @@ ALONE: dict[str, dict[str, Any]] = {
     "fused_layernorm": {},
     "gated_linear_units": {},
 }
-MIXED: dict[str, dict[str, Any]] = {
-    "mixup": {},
-    "cutmix": {},
-    "progressive_resizing": {"mode": "crop", "size_increment": 2},
-}
+MIXED = {"mixup": {}, "cutmix": {}, "progressive_resizing": {"mode": "crop", "size_increment": 2}}
 IGNORING = nn.CrossEntropyLoss(weight=torch.arange(1.0, 11.0), ignore_index=0)
 
 
-def mean_of_tokens(outputs: torch.Tensor, targets: torch.Tensor) -> Loss:
+def mean_of_tokens(outputs, targets):
     """Say what counts: the targets that are not class 0."""
     return Loss(F.cross_entropy(outputs, targets, ignore_index=0, reduction="sum"), (targets != 0).sum())
 
 
-def soft(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def soft(outputs, targets):
     return F.cross_entropy(outputs, F.one_hot(targets, 10) * 0.9 + 0.01)
 
 
-LOOPS: dict[str, dict[str, Any]] = {
+LOOPS = {
     "plain": {},
     "clipping": {"grad_clip_norm": 0.1},
     "microbatches": {"microbatch_size": 3},
@@ -95,15 +87,15 @@ LOOPS: dict[str, dict[str, Any]] = {
 class BasicBlock(nn.Module):
     """A residual block whose rows don't see each other."""
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels):
         super().__init__()
         self.conv = nn.Conv2d(channels, channels, 3, padding=1)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return x + F.relu(self.conv(x))
 
 
-def make_model() -> nn.Module:
+def make_model():
     """Return a net with something for each algorithm of this repository."""
     torch.manual_seed(0)
     return nn.Sequential(
@@ -123,18 +115,18 @@ def make_model() -> nn.Module:
 class Rows(Callback):
     """Notes how many rows this rank trains on in each batch."""
 
-    def __init__(self) -> None:
-        self.numbers: list[int] = []
+    def __init__(self):
+        self.numbers = []
 
-    def before_train_batch(self, state: State, logger: Any) -> None:
-        self.numbers.append(0 if state.is_placeholder else count_rows(state.batch))
-
-
-def algorithm(name: str, arguments: dict[str, Any]) -> Algorithm:
-    return Registry.scan().load("algorithms", name)(**arguments)  # type: ignore[no-any-return]
+    def before_train_batch(self, state, logger):
+        self.numbers.append(0 if state.is_placeholder else Batches().rows(state.batch))
 
 
-def case_of(name: str) -> tuple[list[Algorithm], dict[str, Any]]:
+def algorithm(name, arguments):
+    return Registry.scan().load("algorithms", name)(**arguments)
+
+
+def case_of(name):
     """Return the algorithms and the options of a case, see `NAMES`."""
     kind, what = name.split("/")
     if kind == "loop":
@@ -157,19 +149,19 @@ NAMES = [
 
 
 @functools.cache
-def digits(rows: int) -> TensorDataset:
+def digits(rows):
     """Return images (1, 8, 8), classes and numbers."""
     data = load_digits()
     images = torch.tensor(data.images[:rows], dtype=torch.float32)[:, None] / 16
     return TensorDataset(images, torch.tensor(data.target[:rows]), torch.arange(rows))
 
 
-def run(name: str, **more: Any) -> dict[str, Any]:
+def run(name, **more):
     """Train a case for two epochs, and return what came out on this rank."""
     algorithms, options = case_of(name)
     options = {"rows": 29, "num_workers": 0, "lr": 0.05, "as_list": False, **options, **more}
     parts, model = digits(options.pop("rows")), make_model()
-    loader: Any = DataLoader(parts, batch_size=8, shuffle=True, num_workers=options.pop("num_workers"))
+    loader = DataLoader(parts, batch_size=8, shuffle=True, num_workers=options.pop("num_workers"))
     if options.pop("as_list"):
         loader = list(DataLoader(parts, batch_size=8))
     logs, rows = Logs(), Rows()
@@ -200,26 +192,26 @@ def run(name: str, **more: Any) -> dict[str, Any]:
 class Plus(nn.Module):
     """A block that adds 1."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return x + 1
 
 
 class Watched(nn.Module):
     """Notes for each row how much of it is a hole, whether its block was dropped, and what dropout left of a 1."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.block, self.weight = Plus(), nn.Parameter(torch.zeros(2))
-        self.seen: list[torch.Tensor] = []
+        self.seen = []
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         holes = (x == 0).float().mean((1, 2, 3))
         dropped = (self.block(x) == x).float().mean((1, 2, 3))
         self.seen.append(torch.stack([holes, dropped, F.dropout(torch.ones(x.shape[0]), 0.4)], 1))
         return x.mean((1, 2, 3))[:, None] * self.weight
 
 
-def draws(ranks: Ranks) -> dict[str, Any]:
+def draws(ranks):
     """Return the mean of each over all rows, and on how many ranks the first rows are alike."""
     blocks = {"targets": [Plus], "drop_rate": 0.4, "drop_distribution": "uniform"}
     algorithms = [algorithm("cutout", {"length": 0.5}), algorithm("stochastic_depth", blocks)]
@@ -231,11 +223,11 @@ def draws(ranks: Ranks) -> dict[str, Any]:
     return {"rows": seen.shape[0], "means": seen.mean(0).tolist(), "apart": apart}
 
 
-def main() -> None:
+def main():
     out, *names = sys.argv[1:]
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", "selective_backprop can't reuse")  # layers round differently for a single row
-    results: dict[str, Any] = {}
+    results = {}
     for name in names or [*NAMES, "sb/rank"]:
         try:
             results[name] = run(name)

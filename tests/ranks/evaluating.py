@@ -3,13 +3,10 @@
 `found_by(names)` runs the cases in one process, which the others are compared with.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -89,13 +86,13 @@ class Merged:
             self.largest += other.largest
 
 
-METRICS: dict[str, Any] = {
+METRICS = {
     "accuracy": lambda: of_classes.MulticlassAccuracy(4),
     "auroc": lambda: of_classes.MulticlassAUROC(4, thresholds=None),
     "merged": Merged,
 }
 
-EVALUATED: dict[str, Any] = {
+EVALUATED = {
     "plain": loader,
     "own generator": lambda: loader(shuffle=True, generator=torch.Generator().manual_seed(rank_here())),
     "workers": lambda: loader(shuffle=True, num_workers=2, persistent_workers=True),
@@ -250,7 +247,7 @@ def recipe():
 
 def found_by(names, **settings):
     """Return what each case gives."""
-    cases: dict[str, Any] = {name: lambda make=make: evaluate(make(), **settings) for name, make in EVALUATED.items()}
+    cases = {name: lambda make=make: evaluate(make(), **settings) for name, make in EVALUATED.items()}
     cases["own loss"] = lambda: evaluate(loader(), model=OwnLoss(), **settings)
     cases["predict"] = lambda: predict(loader(batch_size=9, shuffle=True), **settings)
     cases["predict of one row"] = lambda: predict(subset(3, batch_size=1), **settings)
@@ -260,11 +257,7 @@ def found_by(names, **settings):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    found = {
-        "same": found_by(sys.argv[2:]),
-        "sharded": found_by(SHARDED, parallel="fsdp"),
-        "others": only_on_several(),
-    }
+    found = {"same": found_by(sys.argv[2:]), "sharded": found_by(SHARDED, parallel="fsdp"), "others": only_on_several()}
     ranks = join(DDP(), "cpu")  # only now: after errors that all ranks raise the group is another
     found["rows"] = {name: dealing.seen(arguments) for name, arguments in dealing.cases(ranks).items()}
     whole = ranks.each(found)

@@ -3,8 +3,6 @@
 Each case is a pair of processes, forked from this one, which has imported all; pairs run side by side.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os
@@ -179,7 +177,6 @@ class Pair:
         self.pids = [os.fork() or self._train(rank, bad, port) for rank in range(2)]
 
     def _train(self, rank, bad, port):
-        """Train in a process of its own, to its end."""
         os.chdir(self.folder)
         for number in (1, 2):
             os.dup2(os.open(f"output-{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)

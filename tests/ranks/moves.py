@@ -1,18 +1,13 @@
 """Rows of batches of many kinds that change ranks, compared with what one process takes of them."""
 
-from __future__ import annotations
-
 import warnings
-from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from engine_core import Batches
 from engine_core.batch import map_batch
 from engine_core.errors import EngineError
-from engine_core.parallel import bounds
-from engine_core.ranks import Ranks
+from engine_core.ranks import share
 
 N = 9
 IMAGES = torch.arange(N * 18.0).view(N, 2, 3, 3).contiguous(memory_format=torch.channels_last)
@@ -26,7 +21,7 @@ SAMPLES = [{"x": torch.full((2,), float(i)), "id": i} for i in range(N)]
 RAGGED = torch.arange(2 * N).view(2, N), [torch.full((i,), float(i)) for i in range(N)]
 
 
-def wrong_moves(ranks: Ranks) -> list[str]:
+def wrong_moves(ranks):
     """Return the cases that went wrong on some rank."""
     last = [0] * (ranks.size - 1)
     wrong = [
@@ -48,7 +43,7 @@ def wrong_moves(ranks: Ranks) -> list[str]:
     return wrong
 
 
-def _gathered_wrongly(ranks: Ranks) -> list[str]:
+def _gathered_wrongly(ranks):
     """Return what went wrong when ranks gather rows of different dtypes and shapes, few and many."""
     wrong = []
     for rows in (3, 3000):
@@ -66,17 +61,7 @@ def _gathered_wrongly(ranks: Ranks) -> list[str]:
     return wrong if ranks.sum(1) == ranks.size else [*wrong, "the next message is another one"]
 
 
-def _judged(
-    ranks: Ranks,
-    name: str,
-    whole: Any,
-    index: list[int],
-    counts: Sequence[int] = (),
-    *,
-    stays: bool = False,
-    grows: bool = False,
-    rule: Batches = RULE,
-) -> list[str]:
+def _judged(ranks, name, whole, index, counts=(), *, stays=False, grows=False, rule=RULE):
     """Return the ranks on which the rows at `index` are not what they should be.
 
     Args:
@@ -84,7 +69,7 @@ def _judged(
         stays: do rows stay where they are, because they are told to, or because they can't be put together?
         grows: does the length of rows differ between ranks?
     """
-    counts = counts or [stop - start for start, stop in (bounds(N, ranks, rank) for rank in range(ranks.size))]
+    counts = counts or [stop - start for start, stop in (share(N, rank, ranks.size) for rank in range(ranks.size))]
     first, own = sum(counts[: ranks.rank]), counts[ranks.rank]
     if grows:
         whole = (*whole, torch.ones(N, ranks.rank + 1))
@@ -92,15 +77,15 @@ def _judged(
     batch = rule.part(whole, slice(first, first + own) if own else slice(1))
     found, deal = ranks.parts(batch, own, moves=grows or not stays)
     got, is_placeholder = deal(torch.tensor(index))
-    start, stop = bounds(len(index), ranks)
+    start, stop = share(len(index), ranks.rank, ranks.size)
     mine = [row for row in index if first <= row < first + own] if stays else index[start:stop]
     expected = rule.part(whole, torch.tensor(mine)) if mine else rule.part(batch, slice(1))
     are_equal = _described(got) == _described(expected) and is_placeholder is not bool(mine) and found == [*counts]
     return [f"{name} on rank {rank}" for rank, (is_right,) in enumerate(ranks.table([are_equal])) if not is_right]
 
 
-def _described(batch: Any) -> str:
-    def described(leaf: Any) -> Any:
+def _described(batch):
+    def described(leaf):
         if not isinstance(leaf, torch.Tensor):
             return leaf
         strides = [stride for stride, size in zip(leaf.stride(), leaf.shape, strict=True) if size > 1]

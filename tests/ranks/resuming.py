@@ -4,32 +4,27 @@
 number of processes saved; `... killed` is killed while it saves, and started again.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 from torch.utils import data as torch_data
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from engine_core import Algorithm, Callback, Event, Trainer
+from engine_core import Algorithm, Callback, Event
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.callbacks.loss_guard import LossGuard
 from engine_core.checkpoint import store, writing
 from engine_core.errors import CheckpointError
 from engine_core.parallel import DDP, FSDP, join
 from engine_core.randomness import OwnGenerator
-from engine_core.ranks import Ranks
 
 sys.path.insert(0, str(Path(__file__).parent))
 from trainers import Logs, trainer_of
@@ -37,10 +32,10 @@ from trainers import Logs, trainer_of
 ROWS, CUT = 53, 5
 PAUSE = 10
 """In mid-epoch for loaders of 7 batches and of 4."""
-WAYS: dict[str, Any] = {"ddp": "ddp", "fsdp": FSDP(blocks=["Linear"]), "local": DDP(data="local")}
+WAYS = {"ddp": "ddp", "fsdp": FSDP(blocks=["Linear"]), "local": DDP(data="local")}
 SB = ("selective_backprop", {"start": 0, "end": 1, "interrupt": 0, "scorer": "carried", "index_key": 2})
 EMA = {"algorithms": [("ema", {"decay": 0.9})]}
-CASES: dict[str, dict[str, Any]] = {
+CASES = {
     "averages": {"algorithms": [("swa", {"start": 0.2})], "dropout": 0.3, "noise": True, "shuffle": True},
     "tables": {"algorithms": [SB], "shuffle": True, "dropout": 0.3},
     "running statistics": {"norm": True, **EMA, "shuffle": True},
@@ -63,35 +58,35 @@ UNITS = [("11ba", "0.3dur"), ("61sp", "20sp"), ("0.4sec", "0.1sec")]
 class Noise(Algorithm):
     """Adds to each row what it draws on this rank alone."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.own = OwnGenerator("noise", shared=False)
 
-    def match(self, event: Event, state: Any) -> bool:
+    def match(self, event, state):
         return event is Event.BATCH_START
 
-    def apply(self, event: Event, state: Any, logger: Any) -> None:
+    def apply(self, event, state, logger):
         x, *rest = state.batch
         state.batch = (x + torch.randn(x.shape, generator=self.own.of(state, self)) / 4, *rest)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self):
         return self.own.state_dict()
 
-    def load_state_dict(self, state: Any) -> None:
+    def load_state_dict(self, state):
         self.own.load_state_dict(state)
 
 
 class Pause(Callback):
     """Pauses on one rank, which ends the fit for all, without an evaluation."""
 
-    def __init__(self, at: int) -> None:
+    def __init__(self, at):
         self.at = at
 
-    def batch_end(self, state: Any, logger: Any) -> None:
+    def batch_end(self, state, logger):
         if state.timestamp.batch == self.at and state.rank == state.world_size - 1:
             state.pause_training("enough")
 
 
-def make(folder: Path | None, ranks: Ranks, callbacks: Any = (), **case: Any) -> tuple[Trainer, Logs]:
+def make(folder, ranks, callbacks=(), **case):
     """Return the trainer of a case, which saves in a folder, if one is given, and resumes from there."""
     rate, logs = case.pop("dropout", 0.0), Logs()
     torch.manual_seed(0)
@@ -99,16 +94,16 @@ def make(folder: Path | None, ranks: Ranks, callbacks: Any = (), **case: Any) ->
     norms = [nn.BatchNorm1d(16)] if case.pop("norm", False) else []
     model = nn.Sequential(nn.Linear(6, 16), *norms, nn.Tanh(), nn.Dropout(rate), nn.Linear(16, 4))
     way, adam, noise = case.pop("way", "ddp"), case.pop("adam", False), case.pop("noise", False)
-    rows: Any = torch_data.TensorDataset(x, y, torch.arange(ROWS))
+    rows = torch_data.TensorDataset(x, y, torch.arange(ROWS))
     if way == "local":
         rows = torch_data.Subset(rows, range(ranks.rank, ROWS - 1, ranks.size))
-    kind: Any = StatefulDataLoader if case.pop("stateful", False) else torch_data.DataLoader
+    kind = StatefulDataLoader if case.pop("stateful", False) else torch_data.DataLoader
     loads = ("shuffle", "num_workers", "persistent_workers")
     given = {name: case.pop(name) for name in loads if name in case}
     saving = {"interval": case.pop("interval", "100ba"), "keep_best": 1, "metric": "eval/loss"}
     sharded = case.pop("sharded", None)
     savers = [] if folder is None else [CheckpointSaver(folder, sharded=sharded, **saving)]
-    settings: dict[str, Any] = {
+    settings = {
         "optimizers": lambda p: torch.optim.AdamW(p, lr=0.02) if adam else torch.optim.SGD(p, lr=0.1, momentum=0.9),
         "schedulers": (lambda o: torch.optim.lr_scheduler.StepLR(o, 3, 0.8), "1ba"),
         "eval_dataloader": torch_data.DataLoader(torch_data.TensorDataset(x, y), batch_size=20),
@@ -122,7 +117,7 @@ def make(folder: Path | None, ranks: Ranks, callbacks: Any = (), **case: Any) ->
     return trainer_of(model, kind(rows, batch_size=8, **given), loggers=logs, **settings), logs
 
 
-def run(folder: Path | None, ranks: Ranks, callbacks: Any = (), **case: Any) -> dict[str, Any]:
+def run(folder, ranks, callbacks=(), **case):
     """Train a case; return the weights, what was logged, and what was warned of on this rank."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -130,7 +125,7 @@ def run(folder: Path | None, ranks: Ranks, callbacks: Any = (), **case: Any) -> 
         trainer, logs = make(folder, ranks, callbacks, **case)
         with trainer:
             trainer.fit()
-    state: Any = trainer.state
+    state = trainer.state
     whole = {k: v.full_tensor() if hasattr(v, "full_tensor") else v for k, v in state.model.state_dict().items()}
     return {
         "weights": {name: value.tolist() for name, value in whole.items()},
@@ -142,11 +137,11 @@ def run(folder: Path | None, ranks: Ranks, callbacks: Any = (), **case: Any) -> 
     }
 
 
-def _generators(algorithm: Any) -> list[torch.Tensor]:
+def _generators(algorithm):
     return [algorithm.own.state_dict()["generator"]] if isinstance(algorithm, Noise) else []
 
 
-def whole(folder: Path, ranks: Ranks) -> dict[str, Any]:
+def whole(folder, ranks):
     """Train each case to its end, and again with a pause in the second epoch, after which another trainer resumes."""
     found = {}
     for name, case in CASES.items():
@@ -170,28 +165,28 @@ def whole(folder: Path, ranks: Ranks) -> dict[str, Any]:
 class Spoiled(Callback):
     """Spoils a batch on rank 0, and keeps the generators of the noise after each batch."""
 
-    def __init__(self) -> None:
-        self.drawn: list[list[int]] = []
+    def __init__(self):
+        self.drawn = []
 
-    def before_train_batch(self, state: Any, logger: Any) -> None:
+    def before_train_batch(self, state, logger):
         if state.timestamp.batch == 4 and state.rank == 0:
             state.batch = (state.batch[0] * torch.nan, *state.batch[1:])
 
-    def batch_end(self, state: Any, logger: Any) -> None:
+    def batch_end(self, state, logger):
         self.drawn += [generator.tolist() for a in state.algorithms for generator in _generators(a)]
 
 
 class Noted(Callback):
     """Notes where evaluations fall."""
 
-    def __init__(self) -> None:
-        self.clocks: list[list[int]] = []
+    def __init__(self):
+        self.clocks = []
 
-    def eval_end(self, state: Any, logger: Any) -> None:
+    def eval_end(self, state, logger):
         self.clocks.append([*state.timestamp[:3]])
 
 
-def units(ranks: Ranks, unit: tuple[str, str]) -> list[Any]:
+def units(ranks, unit):
     """Return seed and name, which were not given, where a run ended, and where it was evaluated."""
     noted, (length, interval) = Noted(), unit
     torch.manual_seed(ranks.rank)
@@ -203,11 +198,11 @@ def units(ranks: Ranks, unit: tuple[str, str]) -> list[Any]:
 
 
 @contextmanager
-def no_room(owner: Any, name: str) -> Iterator[None]:
+def no_room(owner, name):
     """Let the disk be full for what writes a checkpoint."""
     former = getattr(owner, name)
 
-    def full(*_: Any, **__: Any) -> None:
+    def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     setattr(owner, name, full)
@@ -217,9 +212,9 @@ def no_room(owner: Any, name: str) -> Iterator[None]:
         setattr(owner, name, former)
 
 
-def moved(folder: Path, ranks: Ranks) -> dict[str, Any]:
+def moved(folder, ranks):
     """Resume on this number of ranks what was saved by another."""
-    found: dict[str, Any] = {}
+    found = {}
     for name, case in MOVED.items():
         for way in ("ddp", "fsdp") if case["way"] != "local" else ("local",):
             resumed = run(None, ranks, shuffle=way != "local", load_path=folder / name, way=way)
@@ -230,7 +225,7 @@ def moved(folder: Path, ranks: Ranks) -> dict[str, Any]:
     except CheckpointError as error:
         found["refused"] = str(error)
     with make(None, ranks, load_path=saved, load_weights_only=True)[0] as trainer:
-        own: Any = trainer.state.model
+        own = trainer.state.model
         found["weights alone"] = [[*trainer.state.timestamp[:2]], {k: v.tolist() for k, v in own.state_dict().items()}]
     return found
 
@@ -238,17 +233,17 @@ def moved(folder: Path, ranks: Ranks) -> dict[str, Any]:
 class Killed(Callback):
     """Kills the process in a save: the attempt says on which rank, and before which of its files."""
 
-    def batch_end(self, state: Any, logger: Any) -> None:
+    def batch_end(self, state, logger):
         attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
         if attempt < 2 and state.rank == 1 - attempt and state.timestamp.batch == 6 + 5 * attempt:
 
-            def die(*_: Any, **__: Any) -> None:
+            def die(*_, **__):
                 os.kill(os.getpid(), signal.SIGKILL)
 
             setattr(writing, ("checksum_of", "_tell")[state.rank], die)
 
 
-def main() -> None:
+def main():
     ranks = join(DDP(), "cpu")
     out, folder, action = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     if action == "killed":

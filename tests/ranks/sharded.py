@@ -4,8 +4,6 @@ It also says what DistributedDataParallel gets from algorithms, and what becomes
 in one process, which the others are compared with.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -13,7 +11,6 @@ import warnings
 from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -21,7 +18,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from engine_core import Algorithm, AlgorithmMetadata, Callback, Event, Loss, State, Trainer
+from engine_core import Algorithm, AlgorithmMetadata, Callback, Event, Loss
 from engine_core.errors import UnsupportedError
 from engine_core.parallel import FSDP, gathered, is_sharded
 
@@ -31,7 +28,7 @@ from trainers import Logs, fit, trainer_of
 
 LAYER = "TransformerEncoderLayer"
 REFUSED = ("sam", "gradient_penalty", "layer_freezing")  # they need what FSDP does not offer
-LOOPS: dict[str, dict[str, Any]] = {
+LOOPS = {
     "plain": {},
     "clipping": {"grad_clip_norm": 0.1, "callbacks": ["gradient_norm"]},
     "microbatches": {"microbatch_size": 2},
@@ -52,10 +49,7 @@ LOOPS: dict[str, dict[str, Any]] = {
     "forwards between": {"peeks": True},
     "saves after evaluations": {"eval_interval": "2ba"},
 }
-SAME_LAW: dict[str, dict[str, Any]] = {
-    "cutout": {},
-    "stochastic_depth": {"targets": [LAYER], "drop_rate": 0.5},
-}
+SAME_LAW = {"cutout": {}, "stochastic_depth": {"targets": [LAYER], "drop_rate": 0.5}}
 NAMES = [
     *(f"loop/{name}" for name in LOOPS),
     *(f"alone/{name}" for name in ALONE if name not in REFUSED),
@@ -68,7 +62,7 @@ NAMES = [
 class Net(nn.Module):
     """A small transformer for images of 8 x 8, whose rows don't see each other."""
 
-    def __init__(self, *, tied: bool = False, twice: bool = False, frozen: bool = False, dtype: Any = None) -> None:
+    def __init__(self, *, tied=False, twice=False, frozen=False, dtype=None):
         super().__init__()
         torch.manual_seed(0)
         self.stem = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.MaxPool2d(2))
@@ -82,25 +76,25 @@ class Net(nn.Module):
             self.back.weight = self.mix.weight
         if frozen:
             self.stem.requires_grad_(False)
-            self.body.layers[0].linear1.requires_grad_(False)  # type: ignore[union-attr]
+            self.body.layers[0].linear1.requires_grad_(False)
         self.to(dtype or torch.float32)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        tokens = self.stem(x.to(self.scale.dtype)).flatten(2).transpose(1, 2)  # type: ignore[arg-type]  # (N, T, 8)
+    def forward(self, x):
+        tokens = self.stem(x.to(self.scale.dtype)).flatten(2).transpose(1, 2)  # (N, T, 8)
         hidden = self.norm(self.body(tokens)).mean(1) * self.scale
-        return self.out(self.back(F.relu(self.mix(hidden)))).float()  # type: ignore[no-any-return]
+        return self.out(self.back(F.relu(self.mix(hidden)))).float()
 
 
 class WithLoss(Net):
     """One with a loss of its own, which sees weights too, and an eval_forward that doesn't call the model."""
 
-    def forward(self, batch: Any) -> torch.Tensor:
+    def forward(self, batch):
         return super().forward(batch[0])
 
-    def loss(self, outputs: torch.Tensor, batch: Any) -> dict[str, torch.Tensor]:
+    def loss(self, outputs, batch):
         return {"of classes": F.cross_entropy(outputs, batch[1]), "of weights": self.out.weight.square().mean()}
 
-    def eval_forward(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def eval_forward(self, batch):
         return super().forward(batch[0]), batch[1]
 
 
@@ -109,44 +103,44 @@ class Watch(Callback):
 
     every_rank = True
 
-    def __init__(self, *, peeks: bool, saves: bool) -> None:
-        self.counts: Counter[str] = Counter()
+    def __init__(self, *, peeks, saves):
+        self.counts = Counter()
         self.peeks, self.saves, self.saved_wrongly = peeks, saves, 0
 
-    def before_forward(self, state: State, logger: Any) -> None:
+    def before_forward(self, state, logger):
         self.counts["before_forward"] += 1
 
-    def after_backward(self, state: State, logger: Any) -> None:
+    def after_backward(self, state, logger):
         self.counts["after_backward"] += 1
 
-    def after_train_batch(self, state: State, logger: Any) -> None:
+    def after_train_batch(self, state, logger):
         assert not is_sharded(state.gradient_norm)
         if self.peeks:
             _forward(state)
 
-    def batch_checkpoint(self, state: State, logger: Any) -> None:
+    def batch_checkpoint(self, state, logger):
         if not self.saves or state.timestamp.batch != 2:
             return
         assert state.loop.snapshot is not None
         before = whole_weights(state.model)
         _forward(state)  # leaves the weights of the model itself whole
-        content: Any = state.loop.snapshot(whole=True) if state.ranks.is_sharded else state.loop.snapshot()
+        content = state.loop.snapshot(whole=True) if state.ranks.is_sharded else state.loop.snapshot()
         self.saved_wrongly += sum(not torch.equal(content.model[name], value) for name, value in before.items())
         kept = [len(names) for entry in content.state["optimizers"] for names in entry["parameters"] if all(names)]
-        self.saved_wrongly += kept != [len(list(state.model.parameters()))]  # type: ignore[union-attr]
+        self.saved_wrongly += kept != [len(list(state.model.parameters()))]
 
 
-def _forward(state: State) -> None:
-    model: Any = state.model
+def _forward(state):
+    model = state.model
     with torch.no_grad():
         model(state.batch if state.loss_fn is None else state.batch[0])
 
 
-def whole_weights(model: Any) -> dict[str, torch.Tensor]:
+def whole_weights(model):
     return {name: gathered(v) if is_sharded(v) else v.clone() for name, v in model.state_dict().items()}
 
 
-def case_of(name: str) -> tuple[list[Any], dict[str, Any]]:
+def case_of(name):
     """Return the algorithms and the options of a case, see `NAMES`."""
     kind, what = name.split("/")
     if kind == "loop":
@@ -163,20 +157,20 @@ def case_of(name: str) -> tuple[list[Any], dict[str, Any]]:
     return [*pair, algorithm(what, ALONE[what])], {}
 
 
-def model_of(options: dict[str, Any]) -> nn.Module:
+def model_of(options):
     kinds = dict(options.pop("net", {}))
     return (WithLoss if kinds.pop("own_loss", False) else Net)(**kinds)
 
 
-def run(name: str, **more: Any) -> dict[str, Any]:
+def run(name, **more):
     """Train a case for two epochs, and return what came out on this rank."""
     algorithms, options = case_of(name)
     options = {**options, **more}
     model, data = model_of(options), digits(options.pop("rows", 21))
     spread = FSDP(options.pop("blocks", [LAYER]), args=options.pop("args", {}))
-    optimizers: Any = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
+    optimizers = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
     if options.pop("given", False):
-        body = list(model.body.parameters())  # type: ignore[union-attr, operator]
+        body = list(model.body.parameters())
         others = [p for p in model.parameters() if all(p is not other for other in body)]
         optimizers = optimizers([{"params": body, "lr": 0.02}, {"params": others}])
         model(data[:8][0]).square().mean().backward()
@@ -208,9 +202,9 @@ def run(name: str, **more: Any) -> dict[str, Any]:
     return result
 
 
-def refused() -> dict[str, Any]:
+def refused():
     """Return the errors of algorithms that need what FSDP does not offer, and whether the model is as it was."""
-    found: dict[str, Any] = {}
+    found = {}
     for name in (*REFUSED, "channels_last"):
         model = Net()
         before = [*map(type, model.modules())]
@@ -227,14 +221,14 @@ INPUTS, TARGETS = torch.linspace(-1, 1, 64).view(16, 4), torch.arange(16) % 3
 class Branches(nn.Module):
     """A model with a layer that only some batches need."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         torch.manual_seed(0)
         self.first, self.more, self.last = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         x = self.first(x)
-        return self.last(self.more(x) if x.detach().mean() > self.first.bias.detach().mean() else x)  # type: ignore[no-any-return]
+        return self.last(self.more(x) if x.detach().mean() > self.first.bias.detach().mean() else x)
 
 
 class Skips(Algorithm):
@@ -243,19 +237,19 @@ class Skips(Algorithm):
     metadata = AlgorithmMetadata(name="skips", description="says so", events=(Event.INIT,))
     find_unused_parameters = True
 
-    def match(self, event: Event, state: State) -> bool:
+    def match(self, event, state):
         return True
 
-    def apply(self, event: Event, state: State, logger: Any = None) -> None:
+    def apply(self, event, state, logger=None):
         pass
 
 
-def _fit(model: nn.Module, **settings: Any) -> Trainer:
+def _fit(model, **settings):
     batches = [(INPUTS[start : start + 4], TARGETS[start : start + 4]) for start in range(0, 16, 4)]
     return fit(model, batches, **{"seed": 1, **settings})
 
 
-def with_unused() -> dict[str, Any]:
+def with_unused():
     """Return the weights of a model, of which some batches train only a part."""
     found = {}
     for size in (None, 1):
@@ -270,36 +264,36 @@ class Statistics(Callback):
 
     every_rank = True
 
-    def after_backward(self, state: State, logger: Any) -> None:
+    def after_backward(self, state, logger):
         self.own = _buffers(state)
         self.own["1.num_batches_tracked"] += state.rank  # as if ranks had counted differently
         self.own["queue"] = nn.functional.normalize(torch.tensor([1.0, state.rank]), dim=0)  # of a rank's own rows
-        state.model.load_state_dict(self.own, strict=False)  # type: ignore[union-attr]
+        state.model.load_state_dict(self.own, strict=False)
 
-    def eval_batch_start(self, state: State, logger: Any) -> None:
+    def eval_batch_start(self, state, logger):
         self.seen = _buffers(state)
 
-    def batch_checkpoint(self, state: State, logger: Any) -> None:
+    def batch_checkpoint(self, state, logger):
         if state.timestamp.batch == 5:
-            state.loop.snapshot()  # type: ignore[misc]
+            state.loop.snapshot()
             self.saved = _evaluated(state)
 
-    def fit_end(self, state: State, logger: Any) -> None:
+    def fit_end(self, state, logger):
         self.left = _evaluated(state)
 
 
-def _buffers(state: State) -> dict[str, torch.Tensor]:
-    return {name: value.clone() for name, value in state.model.named_buffers()}  # type: ignore[union-attr]
+def _buffers(state):
+    return {name: value.clone() for name, value in state.model.named_buffers()}
 
 
-def _evaluated(state: State) -> dict[str, torch.Tensor]:
+def _evaluated(state):
     """Return the buffers that an evaluation uses: those of an average, if there is one."""
     own = _buffers(state)
-    averages = [algorithm.averaged_state_dict() for algorithm in state.algorithms]  # type: ignore[attr-defined]
+    averages = [algorithm.averaged_state_dict() for algorithm in state.algorithms]
     return {name: averages[0][name] for name in own} if averages else own
 
 
-def with_batch_norm(algorithms: Any = (), parallel: Any = "auto") -> dict[str, Any]:
+def with_batch_norm(algorithms=(), parallel="auto"):
     """Return the statistics of each rank before a step and in an evaluation, and the warnings of each."""
     torch.manual_seed(0)
     model, seen = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)), Statistics()
@@ -313,15 +307,15 @@ def with_batch_norm(algorithms: Any = (), parallel: Any = "auto") -> dict[str, A
     return {"ranks": trainer.state.ranks.each({**found, "told": told})}
 
 
-def with_averaged_batch_norm() -> dict[str, Any]:
+def with_averaged_batch_norm():
     """Return the same where an average is evaluated, for each way to spread the model."""
     return {way: with_batch_norm([("ema", {"warmup": False})], way)["ranks"] for way in ("ddp", "fsdp")}
 
 
-def with_mixed_precision() -> dict[str, Any]:
+def with_mixed_precision():
     """Return the dtypes in a forward, of the weights and of the loss, with FSDP's policy of mixed precision."""
-    model: Any = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
-    seen: set[torch.dtype] = set()
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
+    seen = set()
     model[1].register_forward_hook(lambda _, inputs, outputs: seen.update((inputs[0].dtype, outputs.dtype)))
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     trainer = _fit(model, parallel=FSDP(args={"mp_policy": policy}))
@@ -329,14 +323,14 @@ def with_mixed_precision() -> dict[str, Any]:
     return {"forward": [*map(str, seen)], "weights": [*weights], "loss": trainer.state.loss.item()}
 
 
-def main() -> None:
+def main():
     out, *names = sys.argv[1:]
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", "selective_backprop can't reuse")  # layers round differently for a single row
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")  # where a Linear is a block
-    results: dict[str, Any] = {}
+    results = {}
     made = (refused, with_unused, with_batch_norm, with_averaged_batch_norm, with_mixed_precision)
-    others: dict[str, Any] = {make.__name__: make for make in made}
+    others = {make.__name__: make for make in made}
     for name in names or [*NAMES, *(f"law/{name}" for name in SAME_LAW), *others]:
         try:
             results[name] = others[name]() if name in others else run(name)

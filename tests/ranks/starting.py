@@ -25,7 +25,7 @@ class Ended(NamedTuple):
     written: Any
 
 
-def start(program: Path, size: int, *arguments: str, restarts: int = 0, timeout_s: float = 240) -> Ended:
+def start(program, size, *arguments, restarts=0, timeout_s=240):
     """Run `program OUT.json ARGUMENTS...` on `size` processes; it is killed after the time-out.
 
     Args:
@@ -46,21 +46,21 @@ def start(program: Path, size: int, *arguments: str, restarts: int = 0, timeout_
 _start_once = functools.cache(start)
 
 
-def written_by(program: str | None, size: int, *arguments: str) -> Any:
+def written_by(program, size, *arguments):
     """Return what a program wrote that is started once for all tests, also if it fails or is late."""
     ended = _start_once(Path(str(program)), size, *arguments)
     assert ended.rc == 0, ended.output
     return ended.written
 
 
-def run(*command: str) -> None:
+def run(*command):
     """Run a program as a script is run."""
     sys.argv = [*command]
     sys.path[0] = str(Path(command[0]).parent)
     runpy.run_path(command[0], run_name="__main__")
 
 
-def main(size: str, restarts: str, *command: str) -> None:
+def main(size, restarts, *command):
     """Fork the processes from this one, as torchrun starts them, and wait for their end."""
     import sklearn.datasets  # noqa: F401, PLC0415  each of the programs needs these
     import torch  # noqa: PLC0415

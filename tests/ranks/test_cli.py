@@ -1,12 +1,9 @@
 """`engine-core train` under torchrun leaves the same files as without it, and says each thing once."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -43,7 +40,7 @@ trainer: {max_duration: 3ep, seed: 3}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("cli")
     (place / "of_test_cli.py").write_text(MODULE)
     (place / "config.yaml").write_text(CONFIG)
@@ -52,30 +49,30 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def train(folder: Path, out: str, *options: str) -> subprocess.CompletedProcess[str]:
+def train(folder, out, *options):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [*torchrun, "-m", "engine_core", "train", "config.yaml", "--out", out, *options]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
 
 
-def names_in(folder: Path) -> set[str]:
+def names_in(folder):
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
-def metrics_in(folder: Path) -> list[dict[str, Any]]:
+def metrics_in(folder):
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     values = [row for row in rows if row["kind"] == "values"]
     return [{key: value for key, value in row.items() if "time" not in key and key != "seconds"} for row in values]
 
 
 @pytest.fixture(scope="module", params=["ddp", "fsdp"])
-def ran(folder: Path, request: pytest.FixtureRequest) -> tuple[str, subprocess.CompletedProcess[str]]:
+def ran(folder, request):
     ended = train(folder, request.param, "--parallel", request.param)
     assert ended.returncode == 0, ended.stderr
     return request.param, ended
 
 
-def test_a_run_leaves_the_same_files_and_prints_each_value_once(folder: Path, ran: Any) -> None:
+def test_a_run_leaves_the_same_files_and_prints_each_value_once(folder, ran):
     way, ended = ran
     one, two = folder / "one", folder / way
     checkpoint = "checkpoints/ep3-ba21"
@@ -101,13 +98,11 @@ def test_a_run_leaves_the_same_files_and_prints_each_value_once(folder: Path, ra
     assert ended.stderr.count("epoch 3/3") == 1
 
 
-def weights(file: Path) -> dict[str, Any]:
+def weights(file):
     return {name: value.flatten().tolist() for name, value in load_file(file).items()}
 
 
-def test_one_process_evaluates_and_loads_what_several_have_left(
-    folder: Path, ran: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_process_evaluates_and_loads_what_several_have_left(folder, ran, monkeypatch):
     way, _ = ran
     monkeypatch.chdir(folder)
     for command in (["eval", way, "--trust"], ["checkpoint", "verify", way], ["checkpoint", "show", way]):
@@ -121,7 +116,7 @@ def test_one_process_evaluates_and_loads_what_several_have_left(
         assert torch.equal(value, saved[name])
 
 
-def test_a_folder_that_is_taken_is_told_once_with_the_command_that_resumes(folder: Path) -> None:
+def test_a_folder_that_is_taken_is_told_once_with_the_command_that_resumes(folder):
     ended = train(folder, "one")
     assert ended.returncode == 1
     (said,) = [line for line in ended.stderr.splitlines() if line.startswith("Error")]

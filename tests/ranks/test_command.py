@@ -1,11 +1,8 @@
 """`engine-core train` under torchrun: the one start of several processes in the quick ring."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +12,7 @@ pytestmark = pytest.mark.ranks
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
-def test_the_example_trains_on_two_processes_and_leaves_one_run(tmp_path: Path) -> None:
+def test_the_example_trains_on_two_processes_and_leaves_one_run(tmp_path):
     pytest.importorskip("sklearn")
     command = [*TORCHRUN, "-m", "engine_core", "train", "--example", "digits", "--max-duration", "2ba"]
     ended = subprocess.run(

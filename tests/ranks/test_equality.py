@@ -1,11 +1,8 @@
 """A run on several processes is the run on one: the same weights to rounding, the same logs, the same rows kept."""
 
-from __future__ import annotations
-
 import functools
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -22,21 +19,19 @@ CASES = [(size, name) for size in SIZES for name in equality.NAMES if size == 2 
 pytestmark = [pytest.mark.ranks, pytest.mark.full]
 
 
-def together(size: int) -> dict[str, Any]:
+def together(size):
     """Return what each case gave on so many processes, all from one start."""
     names = [name for on, name in CASES if on == size]
-    result: dict[str, Any] = written_by(equality.__file__, size, *names, "sb/rank")
-    return result
+    return written_by(equality.__file__, size, *names, "sb/rank")
 
 
 @functools.cache
-def alone(name: str, microbatch_size: int | None) -> dict[str, Any]:
+def alone(name, microbatch_size):
     """Return what a case gives in one process."""
-    result: dict[str, Any] = equality.run(name, **({"microbatch_size": microbatch_size} if microbatch_size else {}))
-    return result
+    return equality.run(name, **({"microbatch_size": microbatch_size} if microbatch_size else {}))
 
 
-def pair_of(size: int, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def pair_of(size, name):
     """Return what a case gives on so many processes and on one.
 
     What draws once a batch and mixes its rows sees the rows of a rank, as it sees those of a microbatch.
@@ -44,7 +39,7 @@ def pair_of(size: int, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return together(size)[name], alone(name, 8 // size if name.startswith("mixed/") else None)
 
 
-def differences(size: int, name: str) -> tuple[float, float]:
+def differences(size, name):
     """Return the largest difference of a weight, and of a number that is logged."""
     many, one = pair_of(size, name)
     assert [(step, [*metrics]) for step, metrics in many["logs"]] == [(s, [*m]) for s, m in one["logs"]]
@@ -57,7 +52,7 @@ def differences(size: int, name: str) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize(("size", "name"), CASES)
-def test_weights_and_logs_are_those_of_one_process_on_every_rank(size: int, name: str) -> None:
+def test_weights_and_logs_are_those_of_one_process_on_every_rank(size, name):
     of_weights, of_logs = differences(size, name)
     assert of_weights <= OF_WEIGHTS
     assert of_logs <= OF_LOGS
@@ -65,7 +60,7 @@ def test_weights_and_logs_are_those_of_one_process_on_every_rank(size: int, name
 
 
 @pytest.mark.parametrize(("size", "name"), [(on, name) for on, name in CASES if name.startswith("sb/")])
-def test_what_is_known_about_the_examples_is_that_of_one_process(size: int, name: str) -> None:
+def test_what_is_known_about_the_examples_is_that_of_one_process(size, name):
     many, one = (dict(result["state"]) for result in pair_of(size, name))
     for column in ("table", "visits"):
         expected, found = (torch.tensor(state.pop(column, [])) for state in (one, many))
@@ -74,7 +69,7 @@ def test_what_is_known_about_the_examples_is_that_of_one_process(size: int, name
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_kept_rows_are_dealt_so_that_ranks_train_on_numbers_that_differ_by_at_most_one(size: int) -> None:
+def test_kept_rows_are_dealt_so_that_ranks_train_on_numbers_that_differ_by_at_most_one(size):
     for name in ("sb/composer", "sb/cdf", "sb/carried", "sb/few"):
         dealt = together(size)[name]["rows"]
         assert all(max(numbers) - min(numbers) <= 1 for numbers in dealt)
@@ -82,25 +77,25 @@ def test_kept_rows_are_dealt_so_that_ranks_train_on_numbers_that_differ_by_at_mo
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_with_scope_rank_each_keeps_its_share_of_its_own_rows(size: int) -> None:
+def test_with_scope_rank_each_keeps_its_share_of_its_own_rows(size):
     loaded = together(size)["loop/plain"]["rows"]
     assert together(size)["sb/rank"]["rows"] == [[max(1, n // 2) if n else 0 for n in batch] for batch in loaded]
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_rows_of_batches_of_any_kind_change_ranks_or_stay_with_one_warning(size: int) -> None:
+def test_rows_of_batches_of_any_kind_change_ranks_or_stay_with_one_warning(size):
     assert together(size)["moves"] == []
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_draws_for_each_row_differ_between_ranks_and_have_the_law_of_one_process(size: int) -> None:
+def test_draws_for_each_row_differ_between_ranks_and_have_the_law_of_one_process(size):
     many, one = together(size)["draws"], equality.draws(Ranks())
     assert many["rows"] == one["rows"]
     assert many["apart"] == [size] * 3
     assert one["means"] == pytest.approx(many["means"], abs=0.1)
 
 
-def test_the_published_table_has_each_case_and_keeps_the_bounds() -> None:
+def test_the_published_table_has_each_case_and_keeps_the_bounds():
     """`python docs/equality.py` writes it."""
     table = (Path(__file__).parents[2] / "docs" / "reference" / "equality.md").read_text(encoding="utf-8")
     rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|")][2:]

@@ -6,8 +6,7 @@ import warnings
 
 import pytest
 
-from engine_core.parallel import bounds
-from engine_core.ranks import Ranks
+from engine_core.ranks import Ranks, share
 
 from . import dealing, evaluating
 from .starting import written_by
@@ -135,7 +134,7 @@ def test_the_ranks_together_have_the_batches_of_one_process_in_contiguous_parts(
     for number, rank in enumerate(ranks):
         some = Ranks()
         some.rank, some.size = number, len(ranks)
-        ends = [bounds(len(batch), some) for batch in alone["rows"]]
+        ends = [share(len(batch), some.rank, some.size) for batch in alone["rows"]]
         assert [len(batch) for batch in rank["rows"]] == [stop - start for start, stop in ends]
         assert (rank["clock"], rank["samples"]) == (alone["clock"], alone["samples"])
         assert rank["warnings"] == alone["warnings"] == []

@@ -1,7 +1,5 @@
 """A step on several processes sends few and short messages, which never wait for a device."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,7 @@ pytestmark = [pytest.mark.ranks, pytest.mark.full]
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "ranks.py"
 
 
-def test_a_step_sends_few_messages_below_1_kb() -> None:
+def test_a_step_sends_few_messages_below_1_kb():
     written = written_by(str(BENCHMARK), 2, "messages")
     sent = {what: value for what, value, _ in written if what.startswith("messages")}
     assert sent == {

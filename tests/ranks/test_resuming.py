@@ -1,9 +1,6 @@
 """A run on several processes is saved and resumed: by as many processes to the bit, by others to rounding."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -21,23 +18,23 @@ ONE_TO_ALL = [(name, way) for name in resuming.MOVED for way in ("ddp", "fsdp") 
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("resuming") / "two"
 
 
 @pytest.fixture(scope="module")
-def found(folder: Path) -> Any:
+def found(folder):
     return written_by(resuming.__file__, 2, str(folder), "whole")
 
 
 @pytest.fixture(scope="module")
-def alone() -> Any:
+def alone():
     """Return what a run in one process gives."""
     return resuming.run(None, Ranks(), shuffle=True)
 
 
 @pytest.fixture(scope="module")
-def by_one(found: Any, folder: Path) -> tuple[Path, Any]:
+def by_one(found, folder):
     """Resume in one process what two have saved; return where that is saved again, and how it ends."""
     place, ended = folder.with_name("one"), {}
     for name, case in resuming.MOVED.items():
@@ -49,18 +46,18 @@ def by_one(found: Any, folder: Path) -> tuple[Path, Any]:
 
 
 @pytest.fixture(scope="module")
-def by_four(by_one: tuple[Path, Any]) -> Any:
+def by_four(by_one):
     return written_by(resuming.__file__, 4, str(by_one[0]), "moved")
 
 
-def difference(one: Any, other: Any) -> float:
+def difference(one, other):
     """Return the largest difference of a weight."""
     pairs = [(torch.tensor(one["weights"][name]), torch.tensor(other["weights"][name])) for name in one["weights"]]
     return max((a - b).abs().max().item() for a, b in pairs)
 
 
 @pytest.mark.parametrize("name", resuming.CASES)
-def test_as_many_ranks_resume_to_the_bit_on_every_rank_in_mid_epoch(found: Any, folder: Path, name: str) -> None:
+def test_as_many_ranks_resume_to_the_bit_on_every_rank_in_mid_epoch(found, folder, name):
     for of_rank in found:
         whole, cut, resumed = of_rank[name]
         assert cut["clock"][1] == resuming.PAUSE
@@ -75,7 +72,7 @@ def test_as_many_ranks_resume_to_the_bit_on_every_rank_in_mid_epoch(found: Any, 
     assert [*differing(whole.state, resumed.state)] == []
 
 
-def differing(one: Any, other: Any, name: str = "") -> Any:
+def differing(one, other, name=""):
     """Return where two saved states differ, but for times and the folder's name."""
     if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
         for place, items in enumerate(zip(one, other, strict=True)):
@@ -87,7 +84,7 @@ def differing(one: Any, other: Any, name: str = "") -> Any:
         yield f"{name}: {one} != {other}"
 
 
-def test_a_checkpoint_has_the_generators_of_each_rank_and_what_ranks_have_alike_once(found: Any, folder: Path) -> None:
+def test_a_checkpoint_has_the_generators_of_each_rank_and_what_ranks_have_alike_once(found, folder):
     for name in ("averages", "sharded", "whole, in shards"):
         content = read_content(resolve(folder / name / "whole"))
         of_ranks = [content.tensors[f"ranks.{rank}.generators.torch"] for rank in range(2)]
@@ -100,7 +97,7 @@ def test_a_checkpoint_has_the_generators_of_each_rank_and_what_ranks_have_alike_
 
 
 @pytest.mark.parametrize(("name", "way"), ONE_TO_ALL)
-def test_two_ranks_resume_in_another_way(found: Any, alone: Any, name: str, way: str) -> None:
+def test_two_ranks_resume_in_another_way(found, alone, name, way):
     was = resuming.MOVED[name]["way"]
     told = [f"this run differs from the one that was saved: parallel is {way!r}, was {was!r}"] if way != was else []
     for rank, of_rank in enumerate(found):
@@ -110,7 +107,7 @@ def test_two_ranks_resume_in_another_way(found: Any, alone: Any, name: str, way:
 
 
 @pytest.mark.parametrize("name", [name for name in resuming.MOVED if name != "local"])
-def test_one_process_resumes_what_two_saved(by_one: tuple[Path, Any], alone: Any, name: str) -> None:
+def test_one_process_resumes_what_two_saved(by_one, alone, name):
     resumed = by_one[1][name]
     assert difference(resumed, alone) <= OF_WEIGHTS
     assert resumed["clock"] == alone["clock"]
@@ -118,9 +115,7 @@ def test_one_process_resumes_what_two_saved(by_one: tuple[Path, Any], alone: Any
 
 
 @pytest.mark.parametrize(("name", "way"), ONE_TO_ALL)
-def test_four_ranks_resume_what_one_saved_that_resumed_what_two_saved(
-    by_four: Any, alone: Any, name: str, way: str
-) -> None:
+def test_four_ranks_resume_what_one_saved_that_resumed_what_two_saved(by_four, alone, name, way):
     for of_rank in by_four:
         (resumed,) = of_rank[f"{name} to {way}"]
         assert difference(resumed, alone) <= OF_WEIGHTS
@@ -132,21 +127,19 @@ def test_four_ranks_resume_what_one_saved_that_resumed_what_two_saved(
     ]
 
 
-def test_ranks_with_rows_of_their_own_begin_the_epoch_anew_if_their_number_changed(
-    by_one: tuple[Path, Any], by_four: Any
-) -> None:
+def test_ranks_with_rows_of_their_own_begin_the_epoch_anew_if_their_number_changed(by_one, by_four):
     told = "the train_dataloader gives {}, and that of the saved run gave others: the epoch begins anew".format
     assert told("the rows of all ranks") in by_one[1]["local"]["warned"]
     (resumed,) = by_four[0]["local to local"]
     assert told("each rank its own rows") in resumed["warned"]
 
 
-def test_world_size_and_way_are_differences(by_four: Any) -> None:
+def test_world_size_and_way_are_differences(by_four):
     for of_rank in by_four:
         assert "\n  world_size is 4, was 1\n  parallel is 'ddp', was None\n" in of_rank["refused"]
 
 
-def test_weights_alone_are_loaded_on_all_ranks(by_four: Any, by_one: tuple[Path, Any]) -> None:
+def test_weights_alone_are_loaded_on_all_ranks(by_four, by_one):
     saved = read_content(resolve(by_one[0] / "from fsdp")).model
     for of_rank in by_four:
         clock, weights = of_rank["weights alone"]
@@ -154,7 +147,7 @@ def test_weights_alone_are_loaded_on_all_ranks(by_four: Any, by_one: tuple[Path,
         assert all(torch.equal(torch.tensor(weights[name]), value) for name, value in saved.items())
 
 
-def test_seed_name_ends_and_intervals_in_every_unit_are_those_of_rank_0(found: Any) -> None:
+def test_seed_name_ends_and_intervals_in_every_unit_are_those_of_rank_0(found):
     first, second = (of_rank["units"] for of_rank in found)
     assert first == second
     assert [clock[:3] for _, _, clock, _ in first][:2] == [[1, 11, 85], [1, 8, 61]]
@@ -162,7 +155,7 @@ def test_seed_name_ends_and_intervals_in_every_unit_are_those_of_rank_0(found: A
     assert first[2][2][Timestamp._fields.index("elapsed_s")] >= 0.4
 
 
-def test_a_rollback_restores_on_each_rank_what_that_rank_had_in_the_checkpoint_of_rank_0(found: Any) -> None:
+def test_a_rollback_restores_on_each_rank_what_that_rank_had_in_the_checkpoint_of_rank_0(found):
     for of_rank in found:
         drawn, _, weights = of_rank["rolled back"]
         assert drawn[4] == drawn[2] != drawn[3]
@@ -174,7 +167,7 @@ def test_a_rollback_restores_on_each_rank_what_that_rank_had_in_the_checkpoint_o
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_full_disk_on_any_rank_is_told_once_and_all_train_on(found: Any, folder: Path, rank: int) -> None:
+def test_a_full_disk_on_any_rank_is_told_once_and_all_train_on(found, folder, rank):
     whole = found[0]["sharded"][0]
     first, second = (of_rank[f"no room on rank {rank}"][0] for of_rank in found)
     assert (first["weights"], second["weights"]) == (whole["weights"], whole["weights"])
@@ -184,7 +177,7 @@ def test_a_full_disk_on_any_rank_is_told_once_and_all_train_on(found: Any, folde
     assert not [*(folder / f"no room {rank}").glob("*ep*")]
 
 
-def test_a_run_whose_ranks_are_killed_while_they_save_resumes_to_the_bit(found: Any, folder: Path) -> None:
+def test_a_run_whose_ranks_are_killed_while_they_save_resumes_to_the_bit(found, folder):
     place = folder.with_name("kept")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")

@@ -1,19 +1,14 @@
 """What the programs of these tests have in common: how they make a trainer, and what keeps what it logs."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from torch import nn
 
 from engine_core import LoggerDestination, Trainer
 
 
-def trainer_of(model: nn.Module, loader: Any = None, **settings: Any) -> Trainer:
+def trainer_of(model, loader=None, **settings):
     """Return a trainer for two epochs of classification, unless the settings say otherwise."""
-    given: dict[str, Any] = {
+    given = {
         "max_duration": "2ep",
         "loss_fn": nn.CrossEntropyLoss(),
         "optimizers": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
@@ -25,7 +20,7 @@ def trainer_of(model: nn.Module, loader: Any = None, **settings: Any) -> Trainer
     return Trainer(model, loader, **given)
 
 
-def fit(model: nn.Module, loader: Any, **settings: Any) -> Trainer:
+def fit(model, loader, **settings):
     """Train a model as `trainer_of` says, and return the closed trainer."""
     with trainer_of(model, loader, **settings) as trainer:
         trainer.fit()
@@ -37,9 +32,9 @@ class Logs(LoggerDestination):
 
     every_rank = True
 
-    def __init__(self) -> None:
-        self.rows: list[list[Any]] = []
+    def __init__(self):
+        self.rows = []
 
-    def log_metrics(self, metrics: Mapping[str, Any], step: int | None) -> None:
+    def log_metrics(self, metrics, step):
         kept = {name: float(value) for name, value in metrics.items() if "time/" not in name}
         self.rows += [[step, kept]] if kept else []

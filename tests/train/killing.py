@@ -5,8 +5,6 @@ system that the save of the checkpoint `kill_in` makes. The answer says how the 
 process imports and never computes: what that would start can not be forked.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -14,7 +12,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch._dynamo  # optimizers import it when they first step
@@ -29,7 +26,7 @@ from engine_core.registry import Registry
 STEPS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.scandir", "os.listdir", "shutil.rmtree"}
 
 
-def train(folder: Path, width: int) -> None:
+def train(folder, width):
     """Train to the end, or resume from the latest checkpoint; with a width of 64 000 the state takes 4 MB."""
     torch.set_num_threads(1)
     torch.manual_seed(3)
@@ -53,14 +50,14 @@ def train(folder: Path, width: int) -> None:
         trainer.fit()
 
 
-def die_at(step: int | None, saved: str, folder: Path) -> None:
+def die_at(step, saved, folder):
     """Count the steps of the writing thread from the start of one save on, and kill this process before the chosen one.
 
     The count is in `folder/steps` when the next save begins.
     """
-    counted: list[int | None] = [None]
+    counted = [None]
 
-    def hear(event: str, arguments: tuple[Any, ...]) -> None:
+    def hear(event, arguments):
         if event not in STEPS or threading.current_thread().name != "engine-core checkpoint":
             return
         if event == "os.mkdir" and f"{saved}." in str(arguments[0]):
@@ -76,7 +73,7 @@ def die_at(step: int | None, saved: str, folder: Path) -> None:
     sys.addaudithook(hear)
 
 
-def run(job: dict[str, Any]) -> dict[str, Any]:
+def run(job):
     folder, started_s = Path(job["folder"]), time.perf_counter()
     pid = os.fork()
     if pid == 0:

@@ -1,14 +1,9 @@
 """A loop as somebody might write it on the seam, and two algorithms for it."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
-
 import torch
 from torch.nn.functional import cross_entropy
 
-from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State
+from engine_core import Algorithm, AlgorithmMetadata, Event, State
 from engine_core.loop import Loop
 from engine_core.needs import EVERYTHING
 
@@ -20,7 +15,7 @@ DATA = batches(4, 4, 2)
 class OwnLoop:
     """What somebody might write: forward, loss, backward, an evaluation after each epoch."""
 
-    def __init__(self, algorithms: Sequence[Any] = (), callbacks: Sequence[Any] = ()) -> None:
+    def __init__(self, algorithms=(), callbacks=()):
         self.model = linear()
         self.state = State(
             model=self.model,
@@ -36,8 +31,7 @@ class OwnLoop:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         self.state.optimizers = [self.optimizer]
 
-    def gradients(self, batch: Any) -> torch.Tensor:
-        """Compute those of a batch."""
+    def gradients(self, batch):
         loop = self.loop
         inputs, targets = loop.begin_forward(batch)
         outputs = loop.end_forward(self.model(inputs))
@@ -47,12 +41,11 @@ class OwnLoop:
         loop.end_backward()
         return loss.detach()
 
-    def again(self) -> torch.Tensor:
-        """Compute those of the current batch again."""
+    def again(self):
         self.optimizer.zero_grad()
         return self.gradients(self.state.batch)
 
-    def loaded(self, skipped: int) -> Iterator[Any]:
+    def loaded(self, skipped):
         """Yield the batches of an epoch, with the events around the loader."""
         batches = iter(DATA[skipped:])
         while True:
@@ -64,8 +57,7 @@ class OwnLoop:
                 return
             yield self.loop.take(batch)
 
-    def fit(self, epochs: int) -> None:
-        """Train until so many epochs are done."""
+    def fit(self, epochs):
         loop, state = self.loop, self.state
         state.dataloader, state.dataloader_label, state.dataloader_len = DATA, "train", len(DATA)
         try:
@@ -91,8 +83,7 @@ class OwnLoop:
             loop.undo(error)
             raise
 
-    def evaluate(self) -> None:
-        """Evaluate on the training set."""
+    def evaluate(self):
         loop, losses = self.loop, []
         loop.eval_start("eval", DATA)
         with torch.no_grad():
@@ -108,29 +99,25 @@ class Average(Algorithm):
     """Evaluates a moving average of the weight, and saves it."""
 
     metadata = AlgorithmMetadata(events=[Event.BATCH_END, Event.EVAL_START, Event.EVAL_END], writes=["model"])
-    average: Any = None
-    kept: Any = None
+    average = None
+    kept = None
 
-    def match(self, event: Event, state: State) -> bool:
-        """Run at all three."""
+    def match(self, event, state):
         return True
 
     @torch.no_grad()
-    def apply(self, event: Event, state: State, logger: Logger) -> None:
-        """Update it, put it in, or put the weight back."""
-        weight: Any = state.model.weight  # type: ignore[union-attr]
+    def apply(self, event, state, logger):
+        weight = state.model.weight
         if event is Event.BATCH_END:
             self.average = weight.clone() if self.average is None else (self.average + weight) / 2
         else:
             self.kept, new = weight.clone(), self.average if event is Event.EVAL_START else self.kept
             weight.copy_(new)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the average."""
+    def state_dict(self):
         return {} if self.average is None else {"average": self.average}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take it back."""
+    def load_state_dict(self, state):
         self.average = state["average"]
 
 
@@ -139,15 +126,13 @@ class Ascends(Algorithm):
 
     metadata = AlgorithmMetadata(events=[Event.AFTER_TRAIN_BATCH], writes=["model"])
 
-    def match(self, event: Event, state: State) -> bool:
-        """Run at each step."""
+    def match(self, event, state):
         return True
 
     @torch.no_grad()
-    def apply(self, event: Event, state: State, logger: Logger) -> None:
-        """Compute the gradients there."""
-        model: Any = state.model
-        closure: Any = state.loop.closure
+    def apply(self, event, state, logger):
+        model = state.model
+        closure = state.loop.closure
         step = 0.1 * model.weight.grad
         model.weight.add_(step)
         with torch.enable_grad():
@@ -155,5 +140,5 @@ class Ascends(Algorithm):
         model.weight.sub_(step)
 
 
-def plugins() -> list[Any]:
+def plugins():
     return [Average(), Ascends()]

@@ -5,7 +5,6 @@ import itertools
 import os
 import re
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -15,16 +14,16 @@ SEQUENCE = re.compile(r"\x1b\[(\??[\d;]*)([A-Za-z])")
 class Screen:
     """What was written to a terminal."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.written = ""
 
-    def drawings(self) -> list[str]:
+    def drawings(self):
         """Return what was written and drawn, one after the other, without bars and without repetitions in a row."""
         parts = [line for part in self.written.split("\r\x1b[2K") for line in SEQUENCE.sub("", part).split("\n")]
         texts = [re.sub(r"  [━╸╺ ]+  ", "  ", part).strip() for part in parts]
         return [text for text, _ in itertools.groupby(filter(None, texts))]
 
-    def lines(self) -> list[str]:
+    def lines(self):
         """Return the lines that are left when cursor movements and erasures are obeyed; colours are dropped."""
         rows, row, column, at = [""], 0, 0, 0
         while at < len(self.written):
@@ -49,15 +48,13 @@ class Screen:
 
 
 @contextlib.contextmanager
-def terminal(
-    patch: pytest.MonkeyPatch, columns: int = 80, stream: str = "stderr", **environment: str
-) -> Iterator[Screen]:
+def terminal(patch, columns=80, stream="stderr", **environment):
     """Make a stream a terminal this wide; afterwards the screen has what was written."""
     pty = pytest.importorskip("pty", reason="pseudo-terminals are POSIX's")
     ours, theirs = pty.openpty()
-    chunks: list[bytes] = []
+    chunks = []
 
-    def read() -> None:
+    def read():
         with contextlib.suppress(OSError):  # Linux's way to say that the other end is closed
             while chunk := os.read(ours, 4096):
                 chunks.append(chunk)

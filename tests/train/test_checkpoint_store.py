@@ -14,8 +14,6 @@ from engine_core.checkpoint.store import has_checkpoint, read_resolved
 from engine_core.errors import CheckpointError
 from engine_core.time import Timestamp
 
-EMPTY = Checkpoint({}, {}, {})
-
 
 def at(epoch, batch):
     return Timestamp(epoch=epoch, batch=batch)
@@ -30,9 +28,14 @@ def saved(folder, *positions):
     store = Store(folder)
     for second, position in enumerate(positions):
         at, attempt = position if isinstance(position[0], Timestamp) else (position, 0)
-        path = store.save(at, Checkpoint({}, {}, {}, {"attempt": attempt}))
+        path = store.save(at, Checkpoint({}, {"batch": at.batch}, {}, {"attempt": attempt}))
         os.utime(path / "manifest.json", (100 - second, 100 - second))
     return store
+
+
+def locked_once(store):
+    store.lock()
+    store.unlock()
 
 
 def test_checkpoints_are_in_order_of_batch_and_attempt_whatever_the_clock_said(tmp_path):
@@ -40,23 +43,14 @@ def test_checkpoints_are_in_order_of_batch_and_attempt_whatever_the_clock_said(t
     assert names(store) == ["ep0-ba2", "ep0-ba4", "ep3-ba10", "ep2-ba10", "ep1-ba10"]
 
 
-def test_only_those_that_are_named_stay_with_the_latest(tmp_path):
+def test_only_those_that_are_named_stay_with_the_latest_and_foreign_files(tmp_path):
     store = saved(tmp_path, *(at(0, batch) for batch in (1, 5, 6, 2, 3, 4)))
     (tmp_path / "latest").write_text("ep0-ba1\n")
-    store.keep([*store.saved()[-2:], tmp_path / "ep0-ba5"])
-    assert names(store) == ["ep0-ba1", "ep0-ba5", "ep0-ba6"]
-
-
-def test_foreign_files_are_left_alone(tmp_path):
-    store = Store(tmp_path)
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "ep0-ba1-copy").mkdir()
-    store.save(at(0, 1), EMPTY)
-    store.save(at(0, 2), EMPTY)
-    store.keep(store.saved()[-1:])
-    assert names(store) == ["ep0-ba2"]
-    assert (tmp_path / "notes.txt").exists()
-    assert (tmp_path / "ep0-ba1-copy").exists()
+    store.keep([*store.saved()[-2:], tmp_path / "ep0-ba5"])
+    assert names(store) == ["ep0-ba1", "ep0-ba5", "ep0-ba6"]
+    assert (tmp_path / "notes.txt").exists() and (tmp_path / "ep0-ba1-copy").exists()
 
 
 def test_where_a_process_ended_before_it_named_the_latest_it_is_the_last_that_can_be_read(tmp_path):
@@ -79,24 +73,20 @@ def test_a_folder_has_a_checkpoint_if_anything_in_it_says_so(tmp_path):
         (tmp_path / name).rmdir()
 
 
-def test_a_latest_that_is_not_a_file_is_refused(tmp_path):
-    Store(tmp_path).save(at(0, 1), EMPTY)
+def test_a_latest_that_is_not_a_file_or_names_no_checkpoint_is_refused(tmp_path):
+    saved(tmp_path, at(0, 1))
+    for text in ("../elsewhere", "", "ep0-ba1/../..", "/", "\x00", "ep1-ba1 " + "x" * 10_000):
+        (tmp_path / "latest").write_text(text)
+        with pytest.raises(CheckpointError, match=r"latest' holds .*, which is not a checkpoint's name"):
+            resolve(tmp_path)
     (tmp_path / "latest").unlink()
     (tmp_path / "latest").mkdir()
     with pytest.raises(CheckpointError, match=r"latest' is not a file"):
         resolve(tmp_path)
 
 
-def test_a_latest_that_names_no_checkpoint_is_refused(tmp_path):
-    Store(tmp_path).save(at(0, 1), EMPTY)
-    for text in ("../elsewhere", "", "ep0-ba1/../..", "/", "\x00", "ep1-ba1 " + "x" * 10_000):
-        (tmp_path / "latest").write_text(text)
-        with pytest.raises(CheckpointError, match=r"latest' holds .*, which is not a checkpoint's name"):
-            resolve(tmp_path)
-
-
 def test_only_as_much_of_latest_as_a_name_takes_is_read(tmp_path):
-    Store(tmp_path).save(at(0, 1), EMPTY)
+    saved(tmp_path, at(0, 1))
     (tmp_path / "latest").write_bytes(b"ep0-ba1".ljust(2**24))
     tracemalloc.start()
     try:
@@ -107,13 +97,12 @@ def test_only_as_much_of_latest_as_a_name_takes_is_read(tmp_path):
 
 
 def test_a_reader_moves_on_to_the_latest_of_a_live_run_that_removes_what_it_reads(tmp_path):
-    store, read = Store(tmp_path), []
-    store.save(at(0, 0), Checkpoint({}, {"batch": 0}, {}))
+    store, read = saved(tmp_path, at(0, 0)), []
 
     def read_beside_a_writer(checkpoint):
         read.append(checkpoint.name)
         if len(read) < 4:
-            store.save(at(0, len(read)), Checkpoint({}, {"batch": len(read)}, {}))
+            saved(tmp_path, at(0, len(read)))
             store.keep([])
         return read_content(checkpoint)
 
@@ -150,34 +139,22 @@ def test_a_folder_in_use_is_refused_until_its_process_is_killed_though_a_forked_
             first.kill()
             first.wait()
             os.kill(worker, 0)
-            store = Store(tmp_path)
-            store.lock()
-            store.unlock()
+            locked_once(Store(tmp_path))
         finally:
             os.kill(worker, signal.SIGKILL)
 
 
-def test_what_a_killed_process_had_begun_is_removed(tmp_path):
-    Store(tmp_path).save(Timestamp(epoch=0, batch=1), EMPTY)
+def test_what_a_killed_process_had_begun_is_removed_and_what_it_was_about_to_replace_is_put_back(tmp_path):
+    saved(tmp_path, at(0, 1), at(0, 2))
     begun = [tmp_path / name for name in (".ep0-ba1.77.new", ".ep0-ba1.old", ".latest.new")]
-    for path in begun[:2]:
-        path.mkdir()
-    begun[2].touch()
-    store = Store(tmp_path)
-    store.lock()
-    store.unlock()
+    for path in begun:
+        path.mkdir() if "ep" in path.name else path.touch()
+    (tmp_path / "ep0-ba2").rename(tmp_path / ".ep0-ba2.old")
+    assert resolve(tmp_path) == tmp_path / ".ep0-ba2.old"
+    locked_once(Store(tmp_path))
     assert not any(path.exists() for path in begun)
-    assert resolve(tmp_path) == tmp_path / "ep0-ba1"
-
-
-def test_a_checkpoint_that_a_killed_process_was_about_to_replace_is_put_back(tmp_path):
-    store = Store(tmp_path)
-    path = store.save(Timestamp(epoch=0, batch=1), EMPTY)
-    path.rename(tmp_path / ".ep0-ba1.old")
-    store.lock()
-    store.unlock()
-    assert resolve(tmp_path) == path
-    assert read_content(path).model == {}
+    assert resolve(tmp_path) == tmp_path / "ep0-ba2"
+    assert read_content(tmp_path / "ep0-ba2").state == {"batch": 2}
 
 
 def test_a_disk_without_locks_is_not_taken_for_another_run(tmp_path, monkeypatch):
@@ -188,13 +165,4 @@ def test_a_disk_without_locks_is_not_taken_for_another_run(tmp_path, monkeypatch
         patched.setattr("engine_core.checkpoint.store._lock_file", fail)
         with pytest.raises(OSError, match="No locks available"):
             Store(tmp_path).lock()
-    store = Store(tmp_path)
-    store.lock()
-    store.unlock()
-
-
-def test_where_a_process_ended_between_two_renames_the_former_checkpoint_is_the_latest(tmp_path):
-    store = Store(tmp_path)
-    store.save(at(0, 1), EMPTY)
-    (tmp_path / "ep0-ba1").rename(tmp_path / ".ep0-ba1.old")
-    assert resolve(tmp_path) == tmp_path / ".ep0-ba1.old"
+    locked_once(Store(tmp_path))

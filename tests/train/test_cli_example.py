@@ -1,6 +1,7 @@
 """The built-in example: how it trains, and what it says where something is missing."""
 
 import json
+import re
 import sys
 
 import pytest
@@ -33,24 +34,19 @@ def test_digits_learns_with_the_algorithm_active(installed, tmp_path):
     assert 0 < min(counts.values()) < results["batches"]
 
 
-def test_an_unknown_example_suggests_the_nearest():
+def test_an_unknown_example_suggests_the_nearest_and_a_config_or_an_example_is_given_not_both():
     result = CliRunner().invoke(main, ["train", "--example", "digit"])
     assert (result.exit_code, result.output) == (2, "Error: 'digit' is not an example; did you mean 'digits'?\n")
-
-
-def test_a_config_or_an_example_not_both():
     for arguments in ([], ["run.yaml", "--example", "digits"]):
         result = CliRunner().invoke(main, ["train", *arguments])
-        assert result.exit_code == 2
-        assert "give either a CONFIG.yaml or --example NAME (digits)" in result.output
+        assert (result.exit_code, "either a CONFIG.yaml or --example NAME (digits)" in result.output) == (2, True)
 
 
 def test_a_missing_plugin_is_named_with_how_to_get_it(monkeypatch):
     monkeypatch.setenv("ENGINE_CORE_PLUGINS", "")
     result = CliRunner().invoke(main, ["train", "--example", "digits"])
     assert (result.exit_code, "Traceback" in result.output) == (2, False)
-    assert "digits.yaml:" in result.output
-    assert "require_plugins[0]: " in result.output
+    assert re.search(r"digits.yaml:.*require_plugins\[0\]: ", result.output)
 
 
 def test_without_scikit_learn_the_extra_is_named(tmp_path, monkeypatch):
@@ -58,11 +54,9 @@ def test_without_scikit_learn_the_extra_is_named(tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, "engine_core.examples.digits", raising=False)
     target = '{target: "engine_core.examples.digits:DigitsNet"}'
-    (tmp_path / "run.yaml").write_text(
-        f"model: {target}\ndata: {target}\noptimizer: {target}\ntrainer: {{max_duration: 1ep}}"
-    )
+    parts = "".join(f"{part}: {target}\n" for part in ("model", "data", "optimizer"))
+    (tmp_path / "run.yaml").write_text(parts + "trainer: {max_duration: 1ep}")
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(main, ["train", "run.yaml"])
-    assert result.exit_code == 2
-    assert "run.yaml:1: model: the digits example needs scikit-learn for its data; " in result.output
-    assert "pip install 'engine-core[examples]'" in result.output
+    says = r"run.yaml:1: model: the digits example needs scikit-learn .*pip install 'engine-core\[examples\]'"
+    assert (result.exit_code, bool(re.search(says, result.output))) == (2, True)

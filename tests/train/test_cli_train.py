@@ -48,7 +48,7 @@ def test_the_results_hold_metrics_time_and_counts_and_algorithms_that_never_ran(
         "checkpoints": {"latest": "checkpoints/ep2-ba12", "best": None},
     }
     assert sorted(key for key, value in results.items() if isinstance(value, float)) == [
-        *("eval/loss", "samples_per_second", "seconds", "train/loss", "train/loss_epoch", "train/lr/0"),
+        *("eval/loss", "samples_per_second", "seconds", "train/loss", "train/loss_epoch", "train/lr/0")
     ]
 
 
@@ -64,9 +64,8 @@ def test_the_manifest_holds_what_repeats_the_run(run, tmp_path):
     manifest = read(tmp_path / "out" / "manifest.json")
     assert manifest["config"]["trainer"] == {"max_duration": "3ba", "seed": 5, "run_name": "out"}
     assert manifest["config"]["algorithms"] == [{"name": "doze"}]
-    assert (manifest["seed"], manifest["versions"]["left-plugin"], manifest["versions"]["torch"]) == (
-        *(5, "1.2", torch.__version__),
-    )
+    versions = manifest["versions"]
+    assert (manifest["seed"], versions["left-plugin"], versions["torch"]) == (5, "1.2", torch.__version__)
     doze = {"algorithm": "Doze", "name": "doze", "why": "runs alone", "distribution": "left-plugin", "version": "1.2"}
     assert (manifest["schema"], manifest["order"]) == (1, {"init": [doze], "batch_end": [doze]})
 
@@ -75,12 +74,12 @@ def test_every_step_is_logged_and_the_config_of_the_manifest_repeats_it(run, tmp
     run("--out", "out", config=DOZES.replace("seed: 7", ""))
     lines = logged(tmp_path / "out")
     assert [(line["step"], *sorted(set(line) - {"step"})) for line in lines] == [
-        *((step, "train/loss", "train/lr/0") for step in range(6)),
-        (6, "train/loss_epoch"),
-        (6, "eval/loss"),
-        *((step, "train/loss", "train/lr/0") for step in range(6, 12)),
-        (12, "train/loss_epoch"),
-        (12, "eval/loss"),
+        fact
+        for epoch in (1, 2)
+        for fact in (
+            *((step, "train/loss", "train/lr/0") for step in range(6 * epoch - 6, 6 * epoch)),
+            *((6 * epoch, "train/loss_epoch"), (6 * epoch, "eval/loss")),
+        )
     ]
     assert [line["train/lr/0"] for line in lines if "train/lr/0" in line] == [0.1] * 6 + [0.05] * 6
     again = read(tmp_path / "out" / "manifest.json")["config"]
@@ -99,31 +98,25 @@ def test_what_measures_is_asked_for_before_anything_is_made(run, monkeypatch, tm
     registry = Registry.scan()
     monkeypatch.setattr(registry, "records", [each for each in registry.records if each.name != "profiler"])
     result = run("--out", "out", "--timing")
-    assert result.exit_code == 2
-    assert "'profiler' is not among" in result.output
-    assert 'pip install "engine-core[insight]" brings it' in result.output
-    assert not (tmp_path / "out").exists()
+    says = "'profiler' is not among.*pip install \"engine-core\\[insight\\]\" brings it"
+    assert (result.exit_code, bool(re.search(says, result.output)), (tmp_path / "out").exists()) == (2, True, False)
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("max_duration: 2ep, ", "", "Error: run.yaml:8: trainer: max_duration is missing: say how long to train"),
-        ("[doze]", "[dose]", "Error: run.yaml:9: algorithms[0]: 'dose' is not among the installed algorithms; did you"),
-        (
-            "torch.nn:Linear",
-            "left:nett",
-            "Error: run.yaml:2: model: 'left' has no attribute 'nett'; did you mean 'net'?",
-        ),
-        ("lr: 0.1", "lr: -1", "Error: run.yaml:6: optimizer: SGD: Invalid learning rate: -1 (at "),
-        ("gamma", "gama", "Error: run.yaml:7: schedulers[0].args.gama: StepLR has no argument 'gama'; did you mean"),
-        ("batches: 1", "batches: 0", "Error: run.yaml: the evaluation loader 'eval' is empty"),
+        ("max_duration: 2ep, ", "", ":8: trainer: max_duration is missing: say how long to train"),
+        ("[doze]", "[dose]", ":9: algorithms[0]: 'dose' is not among the installed algorithms; did you"),
+        ("torch.nn:Linear", "left:nett", ":2: model: 'left' has no attribute 'nett'; did you mean 'net'?"),
+        ("lr: 0.1", "lr: -1", ":6: optimizer: SGD: Invalid learning rate: -1 (at "),
+        ("gamma", "gama", ":7: schedulers[0].args.gama: StepLR has no argument 'gama'; did you mean"),
+        ("batches: 1", "batches: 0", ": the evaluation loader 'eval' is empty"),
     ],
 )
 def test_a_mistake_is_one_message_and_leaves_nothing(run, tmp_path, old, new, message):
     result = run("--out", "out", config=DOZES.replace(old, new))
     assert (result.exit_code, result.output.count("\n"), (tmp_path / "out").exists()) == (2, 1, False)
-    assert result.output.startswith(message)
+    assert result.output.startswith(f"Error: run.yaml{message}")
 
 
 def test_what_an_algorithm_finds_wrong_at_the_first_batch_is_one_message(run, install):
@@ -152,22 +145,20 @@ def test_a_second_ctrl_c_ends_within_a_batch_closes_callbacks_and_loses_no_line(
     assert [row.partition(",")[0] for row in rows] == ["0", "1", "2", "3"]
 
 
-def setting(texts):
-    return [word for text in texts for word in ("--set", text)]
+WIDHT = "algorithms[widen].args.widht=8"
 
 
 def test_what_was_set_is_trained_with_and_recorded_as_given(run, tmp_path):
     given = ["optimizer.args.lr=1e-3", "algorithms+=average", "algorithms[average].args.start=3", "trainer.seed=null"]
-    result = run(*setting(given), "--out", "out", "--seed", "5", "--max-duration", "1ba")
+    setting = [word for text in given for word in ("--set", text)]
+    result = run(*setting, "--out", "out", "--seed", "5", "--max-duration", "1ba")
     assert result.exit_code == 0, result.output
     manifest = read_manifest(tmp_path / "out")
     assert manifest.config["trainer"]["seed"] == 5
     assert manifest.overrides == tuple(given)
     assert manifest.config["optimizer"]["args"] == {"lr": 0.001}
     assert manifest.config["algorithms"] == [{"name": "doze"}, {"name": "average", "args": {"start": 3}}]
-    lines = map(json.loads, (tmp_path / "out" / "metrics.jsonl").read_text().splitlines())
-    first = next(line for line in lines if line["kind"] == "values")
-    assert first["train/lr/0"] == 0.001
+    assert logged(tmp_path / "out")[0]["train/lr/0"] == 0.001
     content = read(tmp_path / "out" / "manifest.json")
     del content["overrides"]  # as before there were any
     (tmp_path / "out" / "manifest.json").write_text(json.dumps(content))
@@ -179,13 +170,9 @@ def test_what_was_set_is_trained_with_and_recorded_as_given(run, tmp_path):
     [
         (["optimizer.args.lr=-1"], "run.yaml:6 with --set optimizer.args.lr=-1: optimizer: SGD: Invalid learning rate"),
         (["algorithms+=dose"], "--set algorithms+=dose: algorithms[1]: 'dose' is not among the installed algorithms"),
-        (
-            ["algorithms+=widen", "algorithms[widen].args.widht=8"],
-            "--set algorithms[widen].args.widht=8: algorithms[1].args.widht: Widen has no argument 'widht'; did you",
-        ),
+        (["algorithms+=widen", WIDHT], f"--set {WIDHT}: algorithms[1].args.widht: Widen has no argument 'widht'"),
     ],
 )
 def test_what_is_set_is_checked_like_the_file_when_it_is_made(run, texts, said):
-    result = run(*setting(texts))
-    assert result.exit_code == 2
-    assert result.output.startswith(f"Error: {said}")
+    result = run(*(word for text in texts for word in ("--set", text)))
+    assert (result.exit_code, result.output.startswith(f"Error: {said}")) == (2, True), result.output

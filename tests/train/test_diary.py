@@ -45,11 +45,6 @@ def lines_in(tmp_path):
     return [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
 
 
-def told(tmp_path):
-    """Return kind, step and epoch of each line."""
-    return [(line["kind"], line["step"], line["epoch"]) for line in read(tmp_path)]
-
-
 def test_it_has_the_lines_of_json_to_the_letter_and_epochs_with_how_often_each_algorithm_ran(config, tmp_path):
     config()
     separate = {"mix_stderr": False} if "mix_stderr" in inspect.signature(CliRunner).parameters else {}
@@ -65,15 +60,10 @@ def test_it_has_the_lines_of_json_to_the_letter_and_epochs_with_how_often_each_a
 def test_progress_comes_now_and_then_and_each_run_is_counted_once(config, tmp_path, monkeypatch):
     monkeypatch.setattr(folder, "PROGRESS_EVERY", 4)
     train(config(), tmp_path / "out")
-    counted = [(line["kind"], line["step"], line["runs"]) for line in read(tmp_path) if "runs" in line]
-    assert [(kind, step) for kind, step, _ in counted] == [
-        ("progress", 4),
-        ("epoch", 6),
-        ("progress", 8),
-        ("progress", 12),
-        ("epoch", 12),
-    ]
-    assert sum(runs.get("Doze/BATCH_END", 0) for *_, runs in counted) == 6
+    counted = [line for line in read(tmp_path) if "runs" in line]
+    told = [("progress", 4), ("epoch", 6), ("progress", 8), ("progress", 12), ("epoch", 12)]
+    assert [(line["kind"], line["step"]) for line in counted] == told
+    assert sum(line["runs"].get("Doze/BATCH_END", 0) for line in counted) == 6
 
 
 def test_after_a_resume_it_has_the_events_of_all_attempts_and_the_values_of_one(config, tmp_path, monkeypatch):
@@ -82,7 +72,7 @@ def test_after_a_resume_it_has_the_events_of_all_attempts_and_the_values_of_one(
     first = read(tmp_path)
     monkeypatch.setattr(sys.modules["left"].Bad, "batch_end", lambda *_: None)
     train(config(CRASHES.replace("seed: 7", "seed: 7, autoresume: true")), tmp_path / "out")
-    assert told(tmp_path) == [
+    assert [(line["kind"], line["step"], line["epoch"]) for line in read(tmp_path)] == [
         *(("start", 0, 0), ("epoch", 6, 1), ("evaluation", 6, 1), ("fail", 9, 1)),
         *(("resume", 6, 1), ("epoch", 12, 2), ("evaluation", 12, 2), ("end", 12, 2)),
     ]
@@ -90,11 +80,15 @@ def test_after_a_resume_it_has_the_events_of_all_attempts_and_the_values_of_one(
     assert [line["step"] for line in lines_in(tmp_path) if "train/loss" in line] == [*range(12)]
 
 
+def warnings_in(tmp_path):
+    return [line["message"] for line in read(tmp_path) if line["kind"] == "warning"]
+
+
 def test_each_warning_that_is_shown_is_told_once_and_shown_as_before(config, tmp_path):
     with pytest.warns(UserWarning, match="warned") as shown:
         train(config(WARNS % 2), tmp_path / "out")
-    found = [(line["category"], line["message"]) for line in read(tmp_path) if line["kind"] == "warning"]
-    assert found == [("UserWarning", "warned 0"), ("UserWarning", "warned 1")]
+    assert warnings_in(tmp_path) == ["warned 0", "warned 1"]
+    assert {line["category"] for line in read(tmp_path) if line["kind"] == "warning"} == {"UserWarning"}
     assert len([warning for warning in shown if "warned" in str(warning.message)]) == 24
 
 
@@ -104,16 +98,15 @@ def test_a_warning_that_a_filter_leaves_out_is_not_told(config, tmp_path):
         shower = warnings.showwarning
         train(config(WARNS % 1), tmp_path / "out")
         assert warnings.showwarning is shower
-    assert "warning" not in {kind for kind, *_ in told(tmp_path)}
+    assert warnings_in(tmp_path) == []
 
 
 def test_after_two_hundred_warnings_it_says_that_the_rest_is_left_out(config, tmp_path):
     with warnings.catch_warnings(record=True):
         warnings.simplefilter("always")
         train(config(WARNS % 300), tmp_path / "out")
-    found = [line["message"] for line in read(tmp_path) if line["kind"] == "warning"]
-    assert len(found) == 201
-    assert found[199:] == ["warned 199", "there were more than 200 warnings; the others are left out"]
+    last = ["warned 199", "there were more than 200 warnings; the others are left out"]
+    assert (len(warnings_in(tmp_path)), warnings_in(tmp_path)[199:]) == (201, last)
 
 
 def full(lines, line):
@@ -154,7 +147,8 @@ def test_a_filter_makes_a_logger_that_fails_stop_the_run(config, tmp_path, monke
 
 
 FULL = """
-import os, resource, torch
+import os, resource
+from left import loader as batches
 
 class Full(list):
     def __iter__(self):
@@ -163,24 +157,15 @@ class Full(list):
         return super().__iter__()
 
 def loader():
-    return Full([(torch.ones(8, 4), torch.zeros(8, dtype=torch.long))] * 8)
-"""
-
-
-FILLS = """
-model: {target: "torch.nn:Linear", args: {in_features: 4, out_features: 3}}
-data: {target: "full:loader"}
-loss: {target: "torch.nn:CrossEntropyLoss"}
-optimizer: {target: "torch.optim:SGD", args: {lr: 0.1}}
-trainer: {max_duration: 1ep}
+    return Full(batches(8))
 """
 
 
 @pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the size of files as Linux does")
-def test_an_environment_variable_makes_a_logger_that_fails_stop_the_command(tmp_path):
+def test_an_environment_variable_makes_a_logger_that_fails_stop_the_command(config, tmp_path):
     (tmp_path / "full.py").write_text(FULL)
-    (tmp_path / "run.yaml").write_text(FILLS)
+    config(DOZES.replace("left:loader", "full:loader", 1).replace("args: {batches: 6}", "args: {}"))
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     environment["PYTHONWARNINGS"] = "error:logger destination"
     command = [sys.executable, "-B", "-m", "engine_core", "train", "run.yaml", "--out", "out"]

@@ -1,169 +1,244 @@
 """An exception anywhere in a run: it comes out, callbacks are closed once, and the latest checkpoint can be used."""
 
 import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from torch.optim import lr_scheduler
+from torch.utils.data import DataLoader, Dataset
 
+from engine_core import Callback, Event
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.checkpoint import read_content, resolve
 
-from .injected import (
-    DATA,
-    FAILS_AT,
-    PLACES,
-    Acting,
-    Bystander,
-    Failing,
-    Fault,
-    Paired,
-    Rows,
-    eval_rows,
-    nothing,
-    optimizer_with,
-    scheduler_with,
-)
-from .parts import EVENTS, net, notes, same, trainer
+from .parts import EVENTS, acting, at, net, notes, rows, same, trainer
 
-SAVED = 4
-"""How many batches are trained before the run that fails is resumed from them."""
-
-PAIRS = [
-    ("fit_start", "fit_end"),
-    ("epoch_start", "epoch_end"),
-    ("before_dataloader", "after_dataloader"),
-    ("batch_start", "batch_end"),
-    ("before_train_batch", "after_train_batch"),
-    ("before_forward", "after_forward"),
-    ("before_loss", "after_loss"),
-    ("before_backward", "after_backward"),
-    ("eval_start", "eval_end"),
-    ("eval_batch_start", "eval_batch_end"),
-    ("eval_before_forward", "eval_after_forward"),
-]
+SAVED, FAILS_AT = 4, 7
+"""After how many batches the run that fails is resumed, and after how many of the whole run a fault raises."""
 EARLY = {"init": 0, "after_load": SAVED, "fit_start": SAVED}
 
 
-NEW_ONES = pytest.mark.filterwarnings("ignore:.* was not in the saved run:engine_core.errors.CheckpointWarning")
+class Fault:
+    """Raises once, at a call after so many batches of the run."""
+
+    def __init__(self, batch=FAILS_AT):
+        self.error = self.state = None
+        self._batch = batch
+
+    def __call__(self, *_):
+        if self.state is not None and self.state.timestamp.batch >= self._batch and self.error is None:
+            self.error = ArithmeticError("on purpose")
+            raise self.error
 
 
-def made_with(folder: Path, callbacks: Any = (), interval: str = "1h", **settings: Any) -> Any:
+class Bystander(Callback):
+    """Counts how often it is closed, and hands the state to a fault."""
+
+    def __init__(self, fault):
+        self.closed, self._fault = 0, fault
+
+    def init(self, state, logger):
+        self._fault.state = state
+
+    def close(self, state, logger):
+        self.closed += 1
+
+
+class Examples(Dataset):
+    def __init__(self, call):
+        self._data, self._call = rows(20), call
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):
+        self._call()
+        return tuple(part[index] for part in self._data)
+
+
+class Listed(list):
+    """A list of batches that makes a call before it gives one."""
+
+    def __init__(self, call, batches):
+        super().__init__(batches)
+        self._call = call
+
+    def __iter__(self):
+        for batch in super().__iter__():
+            self._call()
+            yield batch
+
+
+class Rows:
+    """A metric that counts rows, and makes a call in one of its methods."""
+
+    def __init__(self, call, where=""):
+        self._calls, self.count = {where: call}, 0
+
+    def update(self, outputs, targets):
+        self._calls.get("update", nothing)()
+        self.count += len(targets)
+
+    def compute(self):
+        self._calls.get("compute", nothing)()
+        return self.count
+
+    def reset(self):
+        self.count = 0
+
+
+def nothing(*_):
+    """Be the fault of a run that has none."""
+
+
+def loss_with(call):
+    def loss_fn(outputs, targets):
+        if outputs.requires_grad:
+            call()
+        return torch.nn.functional.cross_entropy(outputs, targets)
+
+    return loss_fn
+
+
+def net_with(where, call):
+    model = net(dropout=0.3)
+    if where == "forward":
+        model[0].register_forward_hook(lambda *_: call() if model.training else None)
+    else:
+        model[0].weight.register_hook(lambda _: call())
+    return model
+
+
+def optimizer_with(call):
+    def make(parameters):
+        optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+        optimizer.register_step_pre_hook(lambda *_: call())
+        return optimizer
+
+    return make
+
+
+def scheduler_with(call):
+    class Decay(lr_scheduler.ExponentialLR):
+        def step(self, *epoch):
+            call()
+            super().step(*epoch)
+
+    return (lambda optimizer: Decay(optimizer, 0.9), "1ba")
+
+
+DATA = {
+    "examples": lambda call: DataLoader(Examples(call), 6, shuffle=True),
+    "list": lambda call: Listed(call, zip(*(part.split(6) for part in rows(20)), strict=True)),
+}
+PLACES = {
+    "forward": lambda call: {"model": net_with("forward", call)},
+    "backward": lambda call: {"model": net_with("backward", call)},
+    "loss_fn": lambda call: {"loss_fn": loss_with(call), "load_changed": "adopt"},  # it is another by name
+    "optimizer": lambda call: {"optimizers": optimizer_with(call)},
+    "scheduler": lambda call: {"schedulers": scheduler_with(call)},
+    "update of a metric": lambda call: {"metrics": {"rows": Rows(call, "update")}},
+    "compute of a metric": lambda call: {"metrics": {"rows": Rows(call, "compute")}},
+    "dataset": lambda call: {"data": DATA["examples"](call)},
+    "train loader": lambda call: {"data": DATA["list"](call)},
+    "eval loader": lambda call: {"eval_dataloader": Listed(call, [rows(9)])},
+}
+
+
+def made_with(folder, callbacks=(), interval="1h", **settings):
     """Return a trainer that resumes in a folder, for twelve batches in three epochs."""
     given = {
         "data": DATA["examples"](nothing),
         "model": net(dropout=0.3),
         "optimizers": optimizer_with(nothing),
         "schedulers": scheduler_with(nothing),
-        "eval_dataloader": eval_rows(nothing),
-        "metrics": {"rows": Rows("", nothing)},
-        "max_duration": "3ep",
+        "eval_dataloader": Listed(nothing, [rows(9)]),
+        "metrics": {"rows": Rows(nothing)},
         "callbacks": [CheckpointSaver(folder, interval), *callbacks],
-        "autoresume": True,
-        "seed": 4,
         **settings,
     }
-    return trainer(**given)
+    return trainer(**given, max_duration="3ep", autoresume=True, seed=4)
 
 
-def come_to(made: Any) -> Any:
+def come_to(made):
     state = made.state
-    return [
-        dict(state.model.state_dict()),
-        state.optimizers[0].state_dict(),
-        state.schedulers[0].get_last_lr(),
-        state.metrics,
-        state.timestamp.batch,
-        torch.get_rng_state(),
-    ]
+    learned = [dict(state.model.state_dict()), state.optimizers[0].state_dict(), state.schedulers[0].get_last_lr()]
+    return [*learned, state.metrics, state.timestamp.batch, torch.get_rng_state()]
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
-    """Return `whole(kind)`, what an uninterrupted run comes to with the data of this kind."""
-    ends: dict[str, Any] = {}
-
-    def whole(kind: str) -> Any:
-        if kind not in ends:
-            with made_with(tmp_path_factory.mktemp("whole"), data=DATA[kind](nothing)) as made:
-                made.fit()
-            ends[kind] = come_to(made)
-        return ends[kind]
-
-    return whole
-
-
-@pytest.fixture(scope="module")
-def begin(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., None]:
-    """Return `begin(folder, kind)`, which fills a folder with a run on this data, to be resumed."""
-    begun: dict[str, Path] = {}
-
-    def begin(folder: Path, kind: str = "examples") -> None:
-        if kind not in begun:
-            begun[kind] = tmp_path_factory.mktemp("begun")
-            with made_with(begun[kind], data=DATA[kind](nothing)) as made:
-                made.fit(f"{SAVED}ba")
-        shutil.copytree(begun[kind], folder, dirs_exist_ok=True)
-
-    return begin
+def runs(tmp_path_factory):
+    """Return, by the kind of data, what an uninterrupted run comes to, and a folder with a run to be resumed."""
+    made = {}
+    for kind, data in DATA.items():
+        with made_with(tmp_path_factory.mktemp("whole"), data=data(nothing)) as whole:
+            whole.fit()
+        end, folder = come_to(whole), tmp_path_factory.mktemp("begun")
+        with made_with(folder, data=data(nothing)) as begun:
+            begun.fit(f"{SAVED}ba")
+        made[kind] = end, folder
+    return made
 
 
-def failed(folder: Path, fault: Any, callbacks: Any = (), **settings: Any) -> pytest.ExceptionInfo[BaseException]:
-    """Resume until the fault; return what is raised, if all were closed once and what is saved can be read."""
-    bystanders = [Bystander(fault), Bystander()]
-    with pytest.raises(BaseException) as raised:  # noqa: PT011  which one it is the tests say
-        made = made_with(folder, [bystanders[0], *callbacks, bystanders[1]], "2ba", **settings)
-        with made:
-            made.fit()
+def failed(begun, folder, fault, callbacks=(), **settings):
+    """Resume until the fault; return its notes, if all were closed once and what is saved can be read."""
+    shutil.copytree(begun, folder, dirs_exist_ok=True)
+    bystanders = [Bystander(fault), Bystander(fault)]
+    with (
+        pytest.raises(ArithmeticError) as raised,
+        made_with(folder, [bystanders[0], *callbacks, bystanders[1]], "2ba", **settings) as made,
+    ):
+        made.fit()
+    assert raised.value is fault.error
     assert [bystander.closed for bystander in bystanders] == [1, 1]
     read_content(resolve(folder))
-    return raised
+    return notes(raised)
 
 
-def assert_resumes(folder: Path, end: Any, least: int = FAILS_AT - 1, **settings: Any) -> None:
-    """Resume without the fault, from no earlier than expected."""
+def assert_resumes(folder, end, event="", **settings):
+    """Resume without the fault, from no earlier than what was saved before it."""
     with made_with(folder, **settings) as made:
-        assert made.state.timestamp.batch >= least
+        assert made.state.timestamp.batch >= (SAVED if event in EARLY else FAILS_AT - 1)
         made.fit()
     assert same(come_to(made), end)
 
 
-def least_of(event: str) -> int:
-    return SAVED if event in EARLY else FAILS_AT - 1
-
-
 @pytest.mark.filterwarnings("ignore:fit.. has nothing to do")  # after FIT_END all is saved
 @pytest.mark.parametrize("event", EVENTS)
-def test_in_a_callback(event: str, begin: Any, whole: Any, tmp_path: Path) -> None:
-    begin(tmp_path)
+def test_in_a_callback(event, runs, tmp_path):
+    end, begun = runs["examples"]
     fault = Fault(EARLY.get(event, FAILS_AT))
-    raised = failed(tmp_path, fault, [Failing(event, fault)])
-    assert raised.value is fault.error
-    assert [note for note in notes(raised) if "Failing" in note and event.upper() in note]
-    assert_resumes(tmp_path, whole("examples"), least_of(event))
+    told = failed(begun, tmp_path, fault, [at(event, fault)])
+    assert [note for note in told if "callback At" in note and event.upper() in note]
+    assert_resumes(tmp_path, end, event)
 
 
-@NEW_ONES
-@pytest.mark.parametrize("half", [0, 1], ids=["first half", "second half"])
-@pytest.mark.parametrize("pair", PAIRS, ids="-".join)
-def test_in_one_half_of_a_pair(pair: tuple[str, str], half: int, begin: Any, whole: Any, tmp_path: Path) -> None:
-    begin(tmp_path)
-    fault = Fault(EARLY.get(pair[half], FAILS_AT))
-    algorithms = [Paired(*pair), Acting(pair[half], fault, *pair), Paired(*pair)]
-    raised = failed(tmp_path, fault, algorithms=algorithms)
-    assert raised.value is fault.error
-    assert [note for note in notes(raised) if "Acting" in note and pair[half].upper() in note]
-    assert [algorithms[0]._depth, algorithms[2]._depth] == [0, 0]
-    again = [Paired(*pair), Acting(pair[half], nothing, *pair), Paired(*pair)]
-    assert_resumes(tmp_path, whole("examples"), least_of(pair[half]), algorithms=again)
+@pytest.mark.filterwarnings("ignore:.* was not in the saved run:engine_core.errors.CheckpointWarning")
+@pytest.mark.parametrize("event", [event.value for event in Event if event.partner])
+def test_in_one_half_of_a_pair(event, runs, tmp_path):
+    end, begun = runs["examples"]
+    fault, depths = Fault(EARLY.get(event, FAILS_AT)), [0, 0]
+    pair = sorted({Event(event), Event(event).partner}, key=[*Event].index)
+
+    def counting(place):
+        def count(now, state):
+            depths[place] += 1 if now is pair[0] else -1
+
+        return acting(count, *pair, name=f"Paired{place}")
+
+    def algorithms(call):
+        return [counting(0), acting(lambda now, state: call() if now == event else None, *pair), counting(1)]
+
+    told = failed(begun, tmp_path, fault, algorithms=algorithms(fault))
+    assert [note for note in told if "Faulty" in note and event.upper() in note]
+    assert depths == [0, 0]
+    assert_resumes(tmp_path, end, event, algorithms=algorithms(nothing))
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_elsewhere(place: str, begin: Any, whole: Any, tmp_path: Path) -> None:
+def test_elsewhere(place, runs, tmp_path):
     kind = "list" if place == "train loader" else "examples"
-    begin(tmp_path, kind)
+    end, begun = runs[kind]
     fault = Fault()
-    assert failed(tmp_path, fault, **PLACES[place](fault)).value is fault.error
-    assert_resumes(tmp_path, whole(kind), data=DATA[kind](nothing), load_changed="adopt")
+    failed(begun, tmp_path, fault, **PLACES[place](fault))
+    assert_resumes(tmp_path, end, data=DATA[kind](nothing), load_changed="adopt")

@@ -1,8 +1,6 @@
 """Loaders whose `len` is wrong: their iterator's end counts, no batch is lost, and one warning has both numbers."""
 
 import warnings
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,49 +15,45 @@ from .parts import at, batches, same, trainer, writing_down
 class Says:
     """Gives some batches, and says that it gives another number of them."""
 
-    def __init__(self, said: int, gives: int) -> None:
-        self.said, self.data = said, batches(*[8] * gives)
+    def __init__(self, said, gives):
+        self.said, self.data, self.place = said, batches(*[8] * gives), 0
 
-    def __len__(self) -> int:
+    def __len__(self):
         return self.said
 
-    def __iter__(self) -> Any:
+    def __iter__(self):
         return iter(self.data)
 
 
 class Keeping(Says):
     """Keeps its own position, as a StatefulDataLoader does."""
 
-    def __init__(self, said: int, gives: int) -> None:
-        super().__init__(said, gives)
-        self.place = 0
-
-    def __iter__(self) -> Any:
+    def __iter__(self):
         while self.place < len(self.data):
             self.place += 1
             yield self.data[self.place - 1]
         self.place = 0
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self):
         return {"place": self.place}
 
-    def load_state_dict(self, state: Any) -> None:
+    def load_state_dict(self, state):
         self.place = state["place"]
 
 
 class Numbers(IterableDataset):
     """Ten rows, dealt to the workers, each of which makes a last batch of its own."""
 
-    def __len__(self) -> int:
+    def __len__(self):
         return 10
 
-    def __iter__(self) -> Any:
-        worker: Any = get_worker_info()
+    def __iter__(self):
+        worker = get_worker_info()
         for number in range(worker.id, 10, worker.num_workers):
             yield torch.full((4,), float(number)), number % 3
 
 
-def in_workers(batch_size: int, *, drop_last: bool) -> Any:
+def in_workers(batch_size, *, drop_last):
     return DataLoader(Numbers(), batch_size, num_workers=2, drop_last=drop_last, multiprocessing_context="fork")
 
 
@@ -79,25 +73,23 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-def trained(data: Any, *fits: str | None, **settings: Any) -> tuple[Any, list[str]]:
+def trained(data, *fits):
     """Return the model after these fits to two epochs, and its events."""
-    events: list[str] = []
-    journal = writing_down(events, ["epoch_start", "batch_end", "epoch_end", "fit_start"])
-    with trainer(data, max_duration="2ep", callbacks=[journal], **settings) as run:
+    events = []
+    with trainer(data, max_duration="2ep", callbacks=writing_down(events, EPOCHS_AND_BATCHES)) as run:
         for duration in fits:
             run.fit(duration)
-        return run.state.model.state_dict(), [event for event in events if event != "fit_start"]
+        return run.state.model.state_dict(), events
 
 
-OF_WORKERS = [kind for kind in LOADERS if "workers" in kind]
-OTHERS = [kind for kind in LOADERS if kind not in OF_WORKERS]
+EPOCHS_AND_BATCHES = ("epoch_start", "batch_end", "epoch_end")
+OTHERS = [kind for kind in LOADERS if "workers" not in kind]
+PARTS = [(kind, f"{first}ba") for kind in OTHERS for first in (2, 3, 4, 5)]
+PARTS += [(kind, "3ba") for kind in LOADERS if kind not in OTHERS]
 
 
-@pytest.mark.parametrize(
-    ("kind", "first"),
-    [*((kind, f"{first}ba") for kind in OTHERS for first in (2, 3, 4, 5)), *((kind, "3ba") for kind in OF_WORKERS)],
-)
-def test_a_fit_may_end_at_any_batch(kind: str, first: str) -> None:
+@pytest.mark.parametrize(("kind", "first"), PARTS)
+def test_a_fit_may_end_at_any_batch(kind, first):
     make = LOADERS[kind]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*(past the max_duration|nothing to do)")  # 4 batches may be all
@@ -106,39 +98,32 @@ def test_a_fit_may_end_at_any_batch(kind: str, first: str) -> None:
         assert same(whole, parts)
 
 
-@pytest.mark.parametrize(("said", "gives"), [(3, 4), (4, 3)])
-def test_one_warning_has_both_numbers(said: int, gives: int) -> None:
-    with trainer(Says(said, gives), max_duration="3ep") as run, warnings.catch_warnings(record=True) as told:
+@pytest.mark.parametrize(
+    ("said", "gives", "expected"),
+    [(2, 3, [1 / 4, 2 / 4, 2 / 4, 4 / 6, 5 / 6, 1]), (4, 3, [1 / 8, 2 / 8, 3 / 8, 4 / 6, 5 / 6, 1])],
+)
+def test_one_warning_has_both_numbers_and_fractions_are_of_the_real_length_from_epoch_1_on(said, gives, expected):
+    seen = []
+    note = at("batch_end", lambda state: seen.append(state.get_elapsed_duration().value))
+    with (
+        trainer(Says(said, gives), max_duration="2ep", callbacks=note) as run,
+        warnings.catch_warnings(record=True) as told,
+    ):
         warnings.simplefilter("always")
         run.fit()
     (only,) = told
     assert f"says len {said}, and epoch 0 gave {gives} batches" in str(only.message)
     assert only.category is DurationWarning and "T_max='1dur' or steps" in str(only.message)
-
-
-@pytest.mark.parametrize(
-    ("said", "gives", "expected"),
-    [(2, 3, [1 / 4, 2 / 4, 2 / 4, 4 / 6, 5 / 6, 1]), (4, 3, [1 / 8, 2 / 8, 3 / 8, 4 / 6, 5 / 6, 1])],
-)
-def test_fractions_are_of_the_real_length_from_epoch_1_on(said: int, gives: int, expected: list[float]) -> None:
-    seen: list[float] = []
-    note = at("batch_end", lambda state: seen.append(state.get_elapsed_duration().value))
-    with trainer(Says(said, gives), max_duration="2ep", callbacks=[note]) as run:
-        run.fit()
     assert seen == expected
-
-
-def saving(folder: Path) -> dict[str, Any]:
-    return {"callbacks": [CheckpointSaver(str(folder), interval="1ba", keep_last=None)], "seed": 3}
 
 
 @pytest.mark.parametrize("kind", OTHERS)
 @pytest.mark.parametrize("batch", [1, 2, 3, 4, 5])
-def test_a_resumed_run_is_the_whole_one(kind: str, batch: int, tmp_path: Path) -> None:
+def test_a_resumed_run_is_the_whole_one(kind, batch, tmp_path):
     """It knows the real length too, and does not warn again."""
-    seen: dict[bool, list[float]] = {False: [], True: []}
+    seen = {False: [], True: []}
 
-    def run(*, resumes: bool, **settings: Any) -> Any:
+    def run(*, resumes, **settings):
         made = trainer(LOADERS[kind](), max_duration="3ep", **settings)
         made.state.callbacks.append(at("batch_end", lambda s: seen[resumes].append(s.get_elapsed_duration().value)))
         with made, warnings.catch_warnings(record=True) as told:
@@ -146,17 +131,17 @@ def test_a_resumed_run_is_the_whole_one(kind: str, batch: int, tmp_path: Path) -
             made.fit()
         return made.state.model.state_dict(), sum(each.category is DurationWarning for each in told)
 
-    whole, _ = run(resumes=False, **saving(tmp_path / "whole"))
-    path = next((tmp_path / "whole").glob(f"*-ba{batch}"))
-    resumed, told = run(resumes=True, load_path=path)
+    saver = CheckpointSaver(tmp_path, interval="1ba", keep_last=None)
+    whole, _ = run(resumes=False, callbacks=[saver], seed=3)
+    resumed, told = run(resumes=True, load_path=next(tmp_path.glob(f"*-ba{batch}")))
     ended = batch > (4 if "more" in kind else 2)  # that of the first epoch is saved before its end
     assert same(whole, resumed) and seen[True] == seen[False][batch:]
     assert told == (not ended)
 
 
 @pytest.mark.parametrize("kind", ["more", "more, with a state"])
-def test_what_is_saved_after_the_loader_was_asked_for_more_lacks_no_batch(kind: str) -> None:
-    taken: list[Any] = []
+def test_what_is_saved_after_the_loader_was_asked_for_more_lacks_no_batch(kind):
+    taken = []
     saved = at("fit_end", lambda state: taken.append(state.loop.snapshot().state["feed"]))
     with trainer(LOADERS[kind](), max_duration="2ep", callbacks=[saved]) as run:
         run.fit("3ba")
@@ -166,9 +151,9 @@ def test_what_is_saved_after_the_loader_was_asked_for_more_lacks_no_batch(kind: 
     assert taken[1]["in_epoch"] is False  # the fourth is the last, as it was asked
 
 
-def test_an_error_of_the_batch_that_is_asked_for_is_the_loaders() -> None:
+def test_an_error_of_the_batch_that_is_asked_for_is_the_loaders():
     class Fails(Says):
-        def __iter__(self) -> Any:
+        def __iter__(self):
             yield from self.data
             raise OSError("gone")
 

@@ -12,20 +12,19 @@ from torch.utils.data import (
     Dataset,
     IterableDataset,
     RandomSampler,
-    Sampler,
     SubsetRandomSampler,
     TensorDataset,
     WeightedRandomSampler,
 )
 from torch.utils.data.distributed import DistributedSampler
 
-from engine_core import Callback, State
+from engine_core import State
 from engine_core.errors import CheckpointError, CheckpointWarning
 from engine_core.randomness import GlobalGenerators
 from engine_core.trainer.feed import Feed
 from engine_core.trainer.loaders import why_inexact
 
-from .parts import rows, trainer
+from .parts import at, rows, trainer
 
 CPU = torch.device("cpu")
 
@@ -49,16 +48,6 @@ class Noisy(Rows):
 
     def __getitem__(self, place):
         return super().__getitem__(place) + torch.rand(1)
-
-
-class Backwards(Sampler):
-    """A custom sampler."""
-
-    def __iter__(self):
-        return iter(range(10, -1, -1))
-
-    def __len__(self):
-        return 11
 
 
 class Stream(IterableDataset):
@@ -100,14 +89,14 @@ LOADERS = {
     ),
 }
 FOREIGN = {
-    "a sampler of one's own": lambda: loader(sampler=Backwards()),
+    "a sampler of one's own": lambda: loader(sampler=range(10, -1, -1)),
     "a batch sampler of one's own": lambda: DataLoader(Rows(), batch_sampler=[[1, 2], [3, 4], [5]]),
     "no batching": lambda: DataLoader(Rows(), batch_size=None, shuffle=True),
     "a stream": lambda: loader(Stream()),
     "an iterable that is its own iterator": Reshuffling,
 }
 # It starts processes: here for the full ring; the quick one has the loader with a persistent worker.
-SLOW = {name: pytest.param(make, marks=pytest.mark.full) for name, make in LOADERS.items() if name == "two workers"}
+SLOW = {"two workers": pytest.param(LOADERS["two workers"], marks=pytest.mark.full)}
 LISTS = {"a list": lambda: [torch.tensor([n]) for n in range(4)], "a tuple": lambda: (1, 2, 3, 4)}
 
 
@@ -131,8 +120,7 @@ def take(feed, iterator):
 
 def left(iterator):
     """Yield the rest of the batches, asking only for the next one, as the loop does."""
-    while (batch := next(iterator, None)) is not None:
-        yield batch
+    return iter(lambda: next(iterator, None), None)
 
 
 def after(batches, made):
@@ -187,11 +175,11 @@ def test_what_was_trained_on_is_not_read_again(make):
 def test_the_loader_is_the_same_afterwards(make):
     position, _ = after(1, make())
     made = make()
-    batch_sampler, sampler = made.batch_sampler, made.batch_sampler.sampler
+    samplers = made.batch_sampler, made.batch_sampler.sampler
     rest = feed_of(made).resume(position)
-    assert (made.batch_sampler, made.batch_sampler.sampler) == (batch_sampler, sampler)
+    assert (made.batch_sampler, made.batch_sampler.sampler) == samplers
     assert len(list(rest)) == len(made) - 1
-    assert sum(len(batch) for batch in made) == len(sampler) - (len(sampler) % 3 if made.drop_last else 0)
+    assert sum(map(len, made)) == len(made.sampler) - (len(made.sampler) % 3 if made.drop_last else 0)
 
 
 class Counted:
@@ -259,11 +247,8 @@ class Failing(Rows):
 
 def drawing_collate():
     own = generator()
-
-    def collate(rows):
-        return torch.stack(rows) + torch.rand(1, generator=own)
-
-    return DataLoader(Rows(), 3, shuffle=True, generator=own, collate_fn=collate)
+    draws = lambda rows: torch.stack(rows) + torch.rand(1, generator=own)  # noqa: E731
+    return DataLoader(Rows(), 3, shuffle=True, generator=own, collate_fn=draws)
 
 
 def of_a_batch_sampler():
@@ -306,20 +291,18 @@ def test_a_batch_that_could_not_be_read_is_not_read_again(workers):
 
 
 def test_a_batch_that_the_clock_has_not_counted_is_not_read_again(tmp_path):
-    class Once(Callback):
-        raises = True
+    once = iter([True])
 
-        def batch_start(self, state, logger):
-            if state.timestamp.batch == 1 and self.raises:
-                self.raises = False
-                raise RuntimeError("once")
+    def fail_once(state):
+        if state.timestamp.batch == 1 and next(once, False):
+            raise RuntimeError("once")
 
     def make(**settings):
         loader = DataLoader(TensorDataset(*rows(12)), 2, shuffle=True)
         return trainer(loader, max_duration="2ep", seed=4, **settings)
 
     saver = ("checkpoint_saver", {"folder": tmp_path, "interval": "1ba", "keep_last": None})
-    with make(callbacks=[Once(), saver]) as made:
+    with make(callbacks=[at("batch_start", fail_once), saver]) as made:
         with pytest.raises(RuntimeError, match="once"):
             made.fit()
         made.fit()
@@ -330,7 +313,7 @@ def test_a_batch_that_the_clock_has_not_counted_is_not_read_again(tmp_path):
 
 
 def test_the_feed_keeps_no_worker_processes():
-    feed = feed_of(DataLoader(Rows(), 3, num_workers=1))
+    feed = feed_of(DataLoader(Rows(), 3, num_workers=1))  # which lives on
     iterator = feed.start_epoch()
     worker = iterator._workers[0]
     del iterator
@@ -350,10 +333,7 @@ def test_a_loader_of_another_size_is_refused_in_mid_epoch_and_named_between_epoc
         assert other.resume(first.position(in_epoch=False)) is None
 
 
-def own():
-    return DataLoader(Rows(), 3, shuffle=True, generator=generator())
-
-
+own = LOADERS["own generator"]
 MISSING = object()
 WRONG = [MISSING, None, True, -1, 10**30, 1.5, "x", [], [None], {}, torch.zeros(3), [torch.zeros(3)]]
 PLACES = [
@@ -388,10 +368,24 @@ def test_a_wrong_position_raises_only_checkpoint_errors(place):
             assert value is True or not in_epoch
 
 
-def test_anything_but_a_position_is_refused():
+def test_anything_but_a_position_is_refused_and_a_loader_that_does_not_know_its_state_or_has_become_shorter():
     for position in (None, 3, [], {}, "x"):
         with pytest.raises(CheckpointError, match="no valid position of the train_dataloader"):
             feed_of(own()).resume(position)
+
+    class Keeping(list):
+        def state_dict(self):
+            return {}
+
+        def load_state_dict(self, state):
+            raise KeyError("at")
+
+    with pytest.raises(CheckpointError, match="can't load its state: KeyError"):
+        feed_of(Keeping([1])).resume(feed_of(Keeping([1])).position(in_epoch=False))
+
+    position, _ = after(3, map(torch.tensor, range(4)))
+    with pytest.raises(CheckpointError, match="has fewer than the 3 batches"):
+        feed_of(map(torch.tensor, range(2))).resume(position)
 
 
 @pytest.mark.parametrize("taken", [-1, 5, 10**30])
@@ -401,38 +395,3 @@ def test_a_count_that_no_epoch_has_is_refused(make, taken):
     first.start_epoch()
     with pytest.raises(CheckpointError, match="of 4 batches of the epoch"):
         feed_of(make()).resume(first.position(in_epoch=True) | {"taken": taken})
-
-
-def test_a_loader_that_does_not_know_its_state_is_refused():
-    class Keeping(list):
-        def state_dict(self):
-            return {}
-
-        def load_state_dict(self, state):
-            raise KeyError("at")
-
-    first = feed_of(Keeping([1]))
-    with pytest.raises(CheckpointError, match="can't load its state: KeyError"):
-        feed_of(Keeping([1])).resume(first.position(in_epoch=False))
-
-
-class Foreign:
-    """Four batches that `make` makes, read again when they are skipped."""
-
-    def __init__(self, make=torch.tensor, count=4):
-        self.make, self.count = make, count
-
-    def __iter__(self):
-        return map(self.make, range(self.count))
-
-
-def after_three():
-    first = feed_of(Foreign())
-    next(itertools.islice(first.start_epoch(), 2, None))
-    first.taken += 3
-    return first.position(in_epoch=True)
-
-
-def test_a_loader_that_has_become_shorter_is_refused():
-    with pytest.raises(CheckpointError, match="has fewer than the 3 batches"):
-        feed_of(Foreign(count=2)).resume(after_three())

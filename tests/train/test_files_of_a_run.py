@@ -6,7 +6,6 @@ import json
 import os
 import sys
 from contextlib import nullcontext
-from pathlib import Path
 
 import pytest
 import torch
@@ -21,16 +20,10 @@ from .leaving import CONFIG, cli, read, train
 from .parts import at, batches, linear, trainer
 
 __all__ = ["cli", "train"]
-linux = pytest.mark.skipif(sys.platform != "linux", reason="limits the size of files as Linux does")
 
 
-def files_in(folder: Path) -> dict[str, bytes]:
+def files_in(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
-class Notes(Callback):
-    def init(self, state, logger):
-        logger.log_metrics({"model/parameters": 4})
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "model-average.safetensors", "metrics.csv", "manifest.json"])
@@ -82,20 +75,26 @@ def test_why_a_run_stopped_is_saved(tmp_path, why):
         assert (made.state.loop.stop_reason, made.state.timestamp.batch) == (why, 2)
 
 
-def test_an_attempt_that_is_refused_touches_no_file_of_the_run(tmp_path):
-    def made(**settings):
-        saver = CheckpointSaver(tmp_path / "checkpoints", "2ba")
-        return trainer(batches(4, 4, 4, 4), callbacks=[Notes(), saver], loggers=RunFiles(tmp_path), **settings)
+def saving(folder, logs, **settings):
+    callbacks = [logs, CheckpointSaver(folder / "checkpoints", "2ba")]
+    return trainer(batches(4, 4, 4, 4), callbacks=callbacks, loggers=RunFiles(folder), **settings)
 
-    with made() as first:
+
+def test_an_attempt_that_is_refused_touches_no_file_of_the_run(tmp_path):
+    class Notes(Callback):
+        def init(self, state, logger):
+            logger.log_metrics({"model/parameters": 4})
+
+    with saving(tmp_path, Notes()) as first:
         first.fit("3ba")
         before = files_in(tmp_path)
-        with pytest.raises(CheckpointError, match="is in use by another run"), made(autoresume=True) as second:
+        second = saving(tmp_path, Notes(), autoresume=True)
+        with pytest.raises(CheckpointError, match="is in use by another run"), second:
             second.fit()
         assert files_in(tmp_path) == before
     before = files_in(tmp_path)
     with pytest.raises(CheckpointError, match="the weights are another model's"):
-        made(model=nn.Linear(4, 2), autoresume=True)
+        saving(tmp_path, Notes(), model=nn.Linear(4, 2), autoresume=True)
     assert files_in(tmp_path) == before
 
 
@@ -110,7 +109,9 @@ HARMFUL = {
     "pairs": {(1, 2): [float("nan"), 1.0]},
     "norms": torch.tensor([float("nan"), float("inf"), 1.0]),
 }
-HARMFUL["itself"] = [HARMFUL]
+HARMFUL = {"long": "x" * 200_000, "name \udc80": 1.5, "text": "\ud800 \x00", "step": "two", "seconds": "three"}
+HARMFUL |= {"large": 10**5000, "sparse": torch.ones(2).to_sparse(), "pairs": {(1, 2): [float("nan"), 1.0]}}
+HARMFUL |= {"norms": torch.tensor([float("nan"), float("inf"), 1.0])}
 
 
 @pytest.mark.filterwarnings("ignore:fit.. has nothing to do")
@@ -119,23 +120,14 @@ def test_nothing_that_is_logged_harms_a_run(tmp_path):
         def batch_end(self, state, logger):
             logger.log_metrics(HARMFUL)
 
-    def made(**settings):
-        saver = CheckpointSaver(tmp_path / "checkpoints", "2ba")
-        return trainer(batches(4, 4, 4, 4), callbacks=[Logs(), saver], loggers=RunFiles(tmp_path), **settings)
-
-    with made() as first:
+    with saving(tmp_path, Logs()) as first:
         first.fit("3ba")
-    with made(autoresume=True) as second:
+    with saving(tmp_path, Logs(), autoresume=True) as second:
         second.fit()
-
-    def refuse(name):
-        raise ValueError(f"{name} is not JSON")
-
     text = (tmp_path / "metrics.jsonl").read_text()
-    lines = [json.loads(line, parse_constant=refuse) for line in text.splitlines()]
+    lines = [json.loads(line, parse_constant=pytest.fail) for line in text.splitlines()]
     assert [line["norms"] for line in lines if "norms" in line] == [[None, None, 1.0]] * 4
-    assert {type(line["step"]) for line in lines} == {int}
-    assert {type(line["seconds"]) for line in lines} == {float}
+    assert {(type(line["step"]), type(line["seconds"])) for line in lines} == {(int, float)}
     assert [line["large"] for line in lines if "large" in line] == ["<int>"] * 4
     former = csv.field_size_limit(2**20)
     with (tmp_path / "metrics.csv").open(newline="") as file:
@@ -151,21 +143,17 @@ def test_a_full_disk_at_the_start_is_one_line_and_leaves_nothing(train, tmp_path
 
     monkeypatch.setattr("engine_core.files.sync", full)
     done = train("--out", "full")
-    assert (done.exit_code, done.output) == (
-        74,
-        "Error: can't write to 'full': File too large; choose another folder\n",
-    )
-    assert not (tmp_path / "full").exists()
+    line = "Error: can't write to 'full': File too large; choose another folder\n"
+    assert (done.exit_code, done.output, (tmp_path / "full").exists()) == (74, line, False)
 
 
-@linux
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the size of files as Linux does")
 @pytest.mark.filterwarnings("ignore::engine_core.errors.DestinationWarning")
-@pytest.mark.parametrize("moves", [True, False])
+@pytest.mark.parametrize("moves", ["true", "false"])
 def test_a_folder_that_goes_while_the_run_trains_is_reported(train, tmp_path, moves):
-    gone = f"callbacks: [{{target: 'left:Goes', args: {{moves: {str(moves).lower()}}}}}]"
-    done = train(config=CONFIG + gone)
-    assert done.exit_code == 74
-    assert "something took manifest.json and metrics.jsonl out of 'out'" in done.output
+    done = train(config=f"{CONFIG}callbacks: [{{target: 'left:Goes', args: {{moves: {moves}}}}}]")
+    says = "something took manifest.json and metrics.jsonl out of 'out'"
+    assert (done.exit_code, says in done.output) == (74, True)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names")

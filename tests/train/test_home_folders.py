@@ -1,8 +1,6 @@
 """A path that begins with `~` is in the home folder, wherever a user gives one."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -36,17 +34,17 @@ def loader():
 """
 
 
-def command(*arguments: str) -> None:
+def command(*arguments):
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
 
 
-def fits(**settings: Any) -> None:
+def fits(**settings):
     with trainer(**settings) as run:
         run.fit()
 
 
-WRITES: dict[str, tuple[Callable[[], object], str]] = {
+WRITES = {
     "savers": (lambda: fits(callbacks=CheckpointSaver("~/saved")), "saved"),
     "loggers": (lambda: fits(loggers=RunFiles("~/logged")), "logged"),
     "a config's run": (lambda: train(load_config("~/config.yaml"), "~/made"), "made"),
@@ -57,11 +55,9 @@ WRITES: dict[str, tuple[Callable[[], object], str]] = {
     "a plugin": (lambda: create_plugin("my-plugin", "~"), "my-plugin"),
     "new --dir": (lambda: command("plugins", "new", "my-plugin", "--dir=~"), "my-plugin"),
 }
-READS: dict[str, Callable[[], object]] = {
-    "load_path": lambda: fits(
-        model=torch.nn.Linear(64, 10), load_path="~/run/checkpoints", load_weights_only=True, data=ones()
-    ),
-    "load_model": lambda: load_model("~/run", torch.nn.Linear(64, 10)),
+READS = {
+    "load_path": lambda: fits(model=NET, load_path="~/run/checkpoints", load_weights_only=True, data=DATA),
+    "load_model": lambda: load_model("~/run", NET),
     "evaluate": lambda: evaluate("~/run", load_config("~/config.yaml")),
     "eval": lambda: command("eval", "~/run", "--config=~/config.yaml"),
     "explain": lambda: command("explain", "~/config.yaml"),
@@ -73,12 +69,11 @@ READS: dict[str, Callable[[], object]] = {
 }
 
 
-def ones() -> Any:
-    return [(torch.ones(4, 64), torch.zeros(4, dtype=torch.long))]
+NET, DATA = torch.nn.Linear(64, 10), [(torch.ones(4, 64), torch.zeros(4, dtype=torch.long))]
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path, monkeypatch):
     """Return a home folder with a config and a run, not the current folder."""
     for name in ("home", "elsewhere"):
         (tmp_path / name).mkdir()
@@ -92,18 +87,18 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-def test_it_is_written_in_the_home_folder(home: Path) -> None:
+def test_it_is_written_in_the_home_folder(home):
     for what, (write, name) in WRITES.items():
         write()
         assert (home / name).exists() and not (Path.cwd() / "~").exists(), what
         (home / name).rename(home / what)
 
 
-def test_it_is_read_from_the_home_folder(home: Path) -> None:
+def test_it_is_read_from_the_home_folder(home):
     for read in READS.values():
         read()
     assert not (Path.cwd() / "~").exists()
 
 
-def test_a_home_that_is_not_there_is_a_folder_of_this_name() -> None:
+def test_a_home_that_is_not_there_is_a_folder_of_this_name():
     assert path_of("~nobody-at-all/runs") == Path("~nobody-at-all/runs")

@@ -31,7 +31,7 @@ print(json.dumps([before, world(), len(names)]))
 
 
 @pytest.mark.full
-def test_importing_every_module_changes_nothing_that_others_could_notice() -> None:
+def test_importing_every_module_changes_nothing_that_others_could_notice():
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     before, after, number = json.loads(done.stdout)
     assert number > 40

@@ -6,9 +6,6 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -37,7 +34,7 @@ trainer.fit()
 
 
 @pytest.mark.full
-def test_an_interrupted_trainer_that_is_left_to_the_interpreters_exit_is_closed_once() -> None:
+def test_an_interrupted_trainer_that_is_left_to_the_interpreters_exit_is_closed_once():
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == ("closed\n", -signal.SIGINT)
     assert "\nKeyboardInterrupt" in done.stderr
@@ -45,19 +42,19 @@ def test_an_interrupted_trainer_that_is_left_to_the_interpreters_exit_is_closed_
 
 
 class Closes(Callback):
-    def __init__(self) -> None:
+    def __init__(self):
         self.closed = 0
 
-    def close(self, state: State, logger: Logger) -> None:
+    def close(self, state, logger):
         self.closed += 1
 
 
-def interrupt(state: State) -> None:
+def interrupt(state):
     if state.timestamp.batch == 1:
         raise KeyboardInterrupt
 
 
-def test_an_interrupted_trainer_is_closed_by_its_with_statement_once() -> None:
+def test_an_interrupted_trainer_is_closed_by_its_with_statement_once():
     closes = Closes()
     with pytest.raises(KeyboardInterrupt), trainer(callbacks=[closes, at("after_forward", interrupt)]) as made:
         made.fit()
@@ -68,11 +65,10 @@ def test_an_interrupted_trainer_is_closed_by_its_with_statement_once() -> None:
         made.fit()
 
 
-def test_an_interrupted_trainer_that_is_still_open_continues_with_the_next_batch() -> None:
-    memory, sizes = Memory(), list[int]()
-    once = iter([True])
+def test_an_interrupted_trainer_that_is_still_open_continues_with_the_next_batch():
+    memory, sizes, once = Memory(), [], iter([True])
 
-    def interrupt_once(state: State) -> None:
+    def interrupt_once(state):
         sizes.append(len(state.batch[0]))
         if state.timestamp.batch == 1 and next(once, False):
             raise KeyboardInterrupt
@@ -86,7 +82,7 @@ def test_an_interrupted_trainer_that_is_still_open_continues_with_the_next_batch
     assert [step for step, _ in memory.values("train/loss")] == [0, 1]
 
 
-def test_a_trainer_without_references_is_closed_at_once() -> None:
+def test_a_trainer_without_references_is_closed_at_once():
     """Without waiting for the garbage collector: no part of a trainer refers back to it."""
     closes = Closes()
     gc.collect()
@@ -100,12 +96,12 @@ def test_a_trainer_without_references_is_closed_at_once() -> None:
         gc.enable()
 
 
-def test_closing_in_mid_epoch_releases_the_loader() -> None:
+def test_closing_in_mid_epoch_releases_the_loader():
     """A DataLoader's worker processes live as long as its iterator."""
-    alive: list[bool] = []
+    alive = []
 
     class Loader:
-        def __iter__(self) -> Iterator[Any]:
+        def __iter__(self):
             alive.append(True)
             try:
                 yield from batches(8, 8, 8)
@@ -119,7 +115,7 @@ def test_closing_in_mid_epoch_releases_the_loader() -> None:
     assert alive == []
 
 
-ARGUMENTS: dict[str, dict[str, Any]] = {
+ARGUMENTS = {
     "checkpoint_saver": {"folder": "checkpoints"},
     "threshold_stopper": {"metric": "eval/loss", "threshold": 1.0},
     "time_limit": {"limit": "1h"},
@@ -130,9 +126,7 @@ OWN = [r.name for r in Registry.scan().records if r.kind == "callbacks" and r.di
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_own_callbacks_and_loggers_can_be_closed_before_any_event(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_own_callbacks_and_loggers_can_be_closed_before_any_event(name, tmp_path, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)
     callback = Registry.scan().load("callbacks", name)(**ARGUMENTS.get(name, {}))
     is_logger = hasattr(callback, "log_metrics")
@@ -141,9 +135,7 @@ def test_own_callbacks_and_loggers_can_be_closed_before_any_event(
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
-def test_a_trainer_can_not_be_copied_and_the_message_says_what_can(copied: Any) -> None:
-    with (
-        trainer() as made,
-        pytest.raises(EngineError, match=r"^Trainer can't be copied or pickled, .*state_dict\(\), .*checkpoints"),
-    ):
+def test_a_trainer_can_not_be_copied_and_the_message_says_what_can(copied):
+    says = r"^Trainer can't be copied or pickled, .*state_dict\(\), .*checkpoints"
+    with trainer() as made, pytest.raises(EngineError, match=says):
         copied(made)

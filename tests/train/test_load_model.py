@@ -17,7 +17,7 @@ from engine_core import Trainer
 from engine_core.checkpoint import match_names, with_average
 from engine_core.errors import ArgumentError, ArgumentTypeError, CheckpointError, EngineError, PluginError
 from engine_core.run import result
-from engine_core.run.load import Source
+from engine_core.run.load import Saved
 
 from .leaving import CONFIG, cli, of_file, read, train, weights
 
@@ -36,16 +36,11 @@ def test_the_weights_come_back_in_eval_mode_with_surgery_done_again(train, tmp_p
     trained = of_file(tmp_path / "out" / "model.safetensors")
     torch.manual_seed(3)
     drawn = torch.rand(1)
-    torch.manual_seed(3)
-    import left  # noqa: PLC0415  of the plugin that was installed
-
-    for given in (left.net, left.net(), None):
-        for path in ("out", "out/checkpoints", "out/checkpoints/ep2-ba8"):
-            loaded = engine_core.load_model(path, given if given is not left.net() else left.net(), trust=given is None)
+    for path in ("out", "out/checkpoints", "out/checkpoints/ep2-ba8"):
+        for given in (net, net(), None):
+            loaded = engine_core.load_model(path, given, trust=given is None)
             assert weights(loaded) == trained
             assert not any(module.training for module in loaded.modules())
-            if isinstance(given, torch.nn.Module):
-                break
     torch.manual_seed(3)
     engine_core.load_model("out", trust=True)
     assert torch.equal(torch.rand(1), drawn)  # loading draws from no global generator
@@ -61,6 +56,7 @@ def test_without_trust_nothing_that_the_folder_names_is_imported(train, tmp_path
     assert engine_core.load_model("out", net)
 
 
+ANOTHERS = {"distribution": "engine-core", "version": metadata.version("engine-core")}
 NOT_FOLLOWED = [
     ({"distribution": "gone-plugin", "registered": "gone"}, PluginError, "gone of gone-plugin 1.2 changed the model"),
     ({"registered": "average"}, CheckpointError, "calls 'average' surgery"),
@@ -69,11 +65,7 @@ NOT_FOLLOWED = [
     ({"settings": 3}, CheckpointError, "has .* for surgery"),
     ({"omitted": None}, CheckpointError, "has .* for surgery"),
     ({"distribution": None}, EngineError, "is not an installed algorithm: load it with trust=True"),
-    (
-        {"distribution": "engine-core", "version": metadata.version("engine-core")},
-        CheckpointError,
-        "'widen' is of left-plugin, and the manifest says 'engine-core'",
-    ),
+    (ANOTHERS, CheckpointError, "'widen' is of left-plugin, and the manifest says 'engine-core'"),
 ]
 
 
@@ -91,20 +83,20 @@ def test_a_manifest_that_can_not_be_followed_is_refused(train, tmp_path):
             engine_core.load_model("out", net)
 
 
-def test_a_disabled_algorithm_that_changed_the_model_is_a_plugin_error(train, monkeypatch):
+def test_another_version_of_what_changed_the_model_warns_and_where_it_is_disabled_it_is_a_plugin_error(
+    train, tmp_path, monkeypatch
+):
     train(config=WIDENED)
+    file = tmp_path / "out" / "manifest.json"
+    whole = file.read_text()
+    file.write_text(whole.replace('"version": "1.2"', '"version": "1.1"'))
+    with pytest.warns(engine_core.errors.CheckpointWarning, match=r"widen of left-plugin 1.1 .*; 1.2 is installed"):
+        engine_core.load_model("out", trust=True)
+    file.write_text(whole)
     monkeypatch.setenv("ENGINE_CORE_DISABLE_PLUGINS", "widen")
     for model in (net(), None):
         with pytest.raises(PluginError, match=r"widen.* is disabled: listed in ENGINE_CORE_DISABLE_PLUGINS"):
             engine_core.load_model("out", model, trust=model is None)
-
-
-def test_another_version_of_what_changed_the_model_warns(train, tmp_path):
-    train(config=WIDENED)
-    file = tmp_path / "out" / "manifest.json"
-    file.write_text(file.read_text().replace('"version": "1.2"', '"version": "1.1"'))
-    with pytest.warns(engine_core.errors.CheckpointWarning, match=r"widen of left-plugin 1.1 .*; 1.2 is installed"):
-        engine_core.load_model("out", trust=True)
 
 
 def test_what_can_not_be_loaded_is_refused(train):
@@ -124,27 +116,25 @@ def test_what_can_not_be_loaded_is_refused(train):
 def test_the_average_is_saved_beside_the_weights_once_there_is_one(train, tmp_path, start):
     config = f"{CONFIG}algorithms: [{{name: average, args: {{start: {start}}}}}]"
     assert train(config=config).exit_code == 0
-    trained, file = of_file(tmp_path / "out" / "model.safetensors"), tmp_path / "out" / "model-average.safetensors"
-    manifest = read(tmp_path / "out" / "checkpoints" / "ep2-ba8" / "manifest.json")
+    out = tmp_path / "out"
+    trained, file = of_file(out / "model.safetensors"), out / "model-average.safetensors"
+    manifest = read(out / "checkpoints" / "ep2-ba8" / "manifest.json")
+    evaluated = trained if start else of_file(file)
     for path in ("out", "out/checkpoints"):
         assert weights(engine_core.load_model(path, trust=True, weights="trained")) == trained
+        assert weights(engine_core.load_model(path, trust=True)) == evaluated
+    assert read(out / "results.json")["weights"] == ("trained" if start else "average")
     if start:
-        assert not file.exists()
-        assert "average" not in manifest
-        assert weights(engine_core.load_model("out", trust=True)) == trained
-        assert read(tmp_path / "out" / "results.json")["weights"] == "trained"
+        assert not file.exists() and "average" not in manifest
         return
-    average = of_file(file)
-    assert average.keys() == trained.keys()
-    assert average != trained
-    assert read(tmp_path / "out" / "results.json")["weights"] == "average"
+    assert evaluated.keys() == trained.keys() and evaluated != trained
     assert manifest["average"] == {"algorithm": "Average", "registered": "average"}
-    assert of_file(tmp_path / "out" / "checkpoints" / "ep2-ba8" / "average" / "model.safetensors") == average
-    for path in ("out", "out/checkpoints"):
-        assert weights(engine_core.load_model(path, trust=True)) == average
+    assert of_file(out / "checkpoints" / "ep2-ba8" / "average" / "model.safetensors") == evaluated
 
 
-def test_the_weights_are_written_after_the_average(train, monkeypatch):
+def test_export_and_show_say_and_give_which_weights_were_evaluated_and_the_average_is_written_first(
+    cli, train, monkeypatch
+):
     written, write = [], result.write_weights
 
     def noting(file, *given, **about):
@@ -154,10 +144,6 @@ def test_the_weights_are_written_after_the_average(train, monkeypatch):
     monkeypatch.setattr(result, "write_weights", noting)
     train(config=AVERAGED)
     assert written == ["model-average.safetensors", "model.safetensors"]
-
-
-def test_export_and_show_say_and_give_which_weights_were_evaluated(cli, train, tmp_path):
-    train(config=AVERAGED)
     assert cli("checkpoint", "export", "out/checkpoints", "evaluated.safetensors").exit_code == 0
     assert cli("checkpoint", "export", "out", "trained.safetensors", "--weights", "trained").exit_code == 0
     assert of_file("evaluated.safetensors") == of_file("out/model-average.safetensors")
@@ -173,20 +159,20 @@ def test_two_averages_in_a_run_are_refused(train):
 
 @pytest.mark.parametrize("algorithms", ["[]", "[widen, average]"])
 def test_an_evaluation_afterwards_gives_the_results_of_the_run(cli, train, tmp_path, algorithms):
-    train(config=f"{CONFIG}algorithms: {algorithms}")
-    files = sorted(path.name for path in tmp_path.rglob("*") if "__pycache__" not in str(path))
-    results = read(tmp_path / "out" / "results.json")
+    def files():
+        return sorted(path.name for path in tmp_path.rglob("*") if "__pycache__" not in str(path))
+
+    config = f"{CONFIG}algorithms: {algorithms}"
+    train(config=config)
+    before, results = files(), read(tmp_path / "out" / "results.json")
     told = {"step": 8, "epoch": 2, "weights": "average" if "average" in algorithms else "trained"}
     both = {name: results[name] for name in ("dev/loss", "test/loss")}
     for path in ("out", "out/checkpoints"):
-        done = cli("eval", path, "--trust", "--json", config=f"{CONFIG}algorithms: {algorithms}")
+        done = cli("eval", path, "--trust", "--json", config=config)
         assert json.loads(done.output) == {**told, "results": pytest.approx(both, rel=1e-6)}
-    one = cli("eval", "out", "--config", "run.yaml", "--data", "dev", config=f"{CONFIG}algorithms: {algorithms}")
-    assert one.output.splitlines() == [
-        f"dev/loss  {both['dev/loss']:.4g}",
-        f"weights   {told['weights']}, after 8 batches",
-    ]
-    assert sorted(path.name for path in tmp_path.rglob("*") if "__pycache__" not in str(path)) == files
+    one = cli("eval", "out", "--config", "run.yaml", "--data", "dev", config=config)
+    lines = [f"dev/loss  {both['dev/loss']:.4g}", f"weights   {told['weights']}, after 8 batches"]
+    assert (one.output.splitlines(), files()) == (lines, before)
 
 
 def test_an_evaluation_that_can_not_be_is_refused(cli, train):
@@ -202,7 +188,6 @@ def test_an_evaluation_that_can_not_be_is_refused(cli, train):
         assert (done.exit_code, problem in done.output) == (2, True), done.output
 
 
-__all__ = ["cli", "train"]
 GATE = """
     import torch
     from engine_core import Algorithm, AlgorithmMetadata
@@ -242,10 +227,6 @@ def lazy():
 """
 
 
-def compiled():
-    return torch.compile(net(), backend="eager")
-
-
 @pytest.fixture
 def own(tmp_path, monkeypatch):
     """Return the text of a config, and let its module be beside that file alone."""
@@ -256,10 +237,10 @@ def own(tmp_path, monkeypatch):
     sys.modules.pop("mine", None)
 
 
-def with_header(file, **changes):
+def with_header(file, renamed=lambda name: name, **changes):
     with safe_open(file, framework="pt") as opened:
         about = {**opened.metadata(), **changes}
-    save_file(load_file(file), file, about)
+    save_file({renamed(name): value for name, value in load_file(file).items()}, file, about)
 
 
 def test_an_argument_that_json_can_not_hold_is_not_left_out(cli, install, tmp_path):
@@ -301,13 +282,11 @@ def test_a_part_of_an_average_that_has_no_place_is_not_lost():
 
 def test_a_compiled_model_takes_plain_weights_and_gives_them(train, tmp_path):
     train(config=AVERAGED)
-    average = of_file(tmp_path / "out" / "model-average.safetensors")
-    loaded = engine_core.load_model("out", compiled)
-    assert weights(loaded) == {f"_orig_mod.{name}": value for name, value in average.items()}
     file = tmp_path / "out" / "model-average.safetensors"
-    with safe_open(file, framework="pt") as opened:
-        about = opened.metadata()
-    save_file({f"_orig_mod.{name}": value for name, value in load_file(file).items()}, file, about)
+    average = of_file(file)
+    loaded = engine_core.load_model("out", lambda: torch.compile(net(), backend="eager"))
+    assert weights(loaded) == {f"_orig_mod.{name}": value for name, value in average.items()}
+    with_header(file, renamed="_orig_mod.{}".format)
     assert weights(engine_core.load_model("out", net)) == average
 
 
@@ -325,19 +304,17 @@ def test_an_average_belongs_to_the_weights_beside_it(train, tmp_path):
     assert weights(engine_core.load_model("out", net, weights="trained")) == of_file("out/model.safetensors")
 
 
-def test_a_header_with_a_bad_number_is_refused(train, tmp_path):
-    train()
-    for number in ("9" * 6000, "²", "", "-1"):
-        with_header(tmp_path / "out" / "model.safetensors", batch=number)
-        with pytest.raises(CheckpointError, match="does not say its batch"):
-            engine_core.load_model("out", net)
-
-
-def test_what_a_folder_says_does_not_reach_the_terminal(cli, train, tmp_path):
+def test_a_header_with_a_bad_number_is_refused_and_what_it_says_does_not_reach_the_terminal(cli, train, tmp_path):
     train(config=AVERAGED)
-    for name in ("model.safetensors", "model-average.safetensors"):
-        with_header(tmp_path / "out" / name, algorithm="\x1b[31mred")
+    files = [tmp_path / "out" / name for name in ("model.safetensors", "model-average.safetensors")]
+    for file in files:
+        with_header(file, algorithm="\x1b[31mred")
     assert r"\x1b[31mred, after 8 batches" in cli("eval", "out", "--config", "run.yaml", config=AVERAGED).output
+    files[1].unlink()
+    for number in ("9" * 6000, "²", "", "-1"):
+        with_header(files[0], batch=number)
+        with pytest.raises(CheckpointError, match="does not say its batch"):
+            engine_core.load_model("out", net, weights="trained")
 
 
 def test_a_model_with_extra_state_comes_back_whole(cli, train, own, tmp_path):
@@ -370,9 +347,8 @@ def test_modules_are_found_beside_the_config_from_another_folder(train, own, tmp
         assert sys.path == before
     (tmp_path / "mine.py").unlink()
     sys.modules.pop("mine")
-    with pytest.raises(
-        EngineError, match=rf"no module 'mine'.*; looked for where Python looks, and in .*{tmp_path.name}"
-    ):
+    says = rf"no module 'mine'.*; looked for where Python looks, and in .*{tmp_path.name}"
+    with pytest.raises(EngineError, match=says):
         engine_core.load_model(tmp_path / "out", trust=True)
 
 
@@ -385,5 +361,6 @@ def test_nothing_is_imported_from_the_runs_folder(train, own, tmp_path, monkeypa
     file.write_text(json.dumps({**read(file), "import_from": [str(tmp_path / "out"), "relative", 3]}))
     with pytest.raises(EngineError, match="no module 'mine'"):
         engine_core.load_model("out", trust=True)
-    source = Source(tmp_path / "out/checkpoints/ep2-ba8", {"import_from": [str(tmp_path / "out"), str(tmp_path)]})
+    manifest = {"import_from": [str(tmp_path / "out"), str(tmp_path)]}
+    source = Saved({}, tmp_path / "out/checkpoints/ep2-ba8", manifest, "trained", 2, 8)
     assert source.import_from() == [str(tmp_path)]

@@ -2,12 +2,8 @@
 
 import os
 import random
-import shutil
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,17 +19,17 @@ ROWS = 22
 SIGNAL = "may die"  # the file that a dying worker waits for: a test chooses where the training is by then
 
 
-class Faulty(Dataset[Any]):
+class Faulty(Dataset):
     """Rows, of which one raises while a file is there, or ends the process when a second file is there too."""
 
-    def __init__(self, marker: Path, *, dies: bool = False) -> None:
+    def __init__(self, marker, *, dies=False):
         self.inputs, self.targets = rows(ROWS)
         self.marker, self.dies = marker, dies
 
-    def __len__(self) -> int:
+    def __len__(self):
         return ROWS
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index):
         if index == 7 and self.marker.exists():
             if self.dies:
                 wait_for(self.marker.with_name(SIGNAL))
@@ -42,7 +38,7 @@ class Faulty(Dataset[Any]):
         return self.inputs[index], self.targets[index]
 
 
-def wait_for(path: Path) -> None:
+def wait_for(path):
     """Wait for a file, and a moment longer."""
     until = time.monotonic() + 60
     while not path.exists() and time.monotonic() < until:
@@ -50,31 +46,29 @@ def wait_for(path: Path) -> None:
     time.sleep(0.3)
 
 
-def run(folder: Path, workers: int = 0, **settings: Any) -> Any:
-    data = Faulty(folder / "faulty", dies=settings.pop("dies", False))
-    return trainer(
-        DataLoader(data, batch_size=4, shuffle=True, num_workers=workers),
-        net(dropout=0.2),
-        max_duration="2ep",
-        seed=3,
-        callbacks=[CheckpointSaver(folder / "saved", "100ba"), *settings.pop("callbacks", ())],
-        **settings,
-    )
+def run(folder, workers=0, *, dies=False, callbacks=(), **settings):
+    loader = DataLoader(Faulty(folder / "faulty", dies=dies), batch_size=4, shuffle=True, num_workers=workers)
+    return trained_on(loader, folder, callbacks, **settings)
 
 
-def learned(made: Any) -> Any:
+def trained_on(loader, folder, callbacks=(), **settings):
+    callbacks = [*callbacks, CheckpointSaver(folder / "saved", "100ba")]
+    return trainer(loader, net(dropout=0.2), max_duration="2ep", seed=3, callbacks=callbacks, **settings)
+
+
+def learned(made):
     return dict(made.state.model.state_dict()), torch.get_rng_state()
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def whole(tmp_path_factory):
     memory = Memory()
     with run(tmp_path_factory.mktemp("whole"), loggers=memory) as made:
         made.fit()
     return learned(made), memory.metrics
 
 
-def test_no_batch_of_workers_is_lost_and_the_run_continues_when_the_row_can_be_read(whole: Any, tmp_path: Path) -> None:
+def test_no_batch_of_workers_is_lost_and_the_run_continues_when_the_row_can_be_read(whole, tmp_path):
     (tmp_path / "faulty").touch()
     first, second = Memory(), Memory()
     with run(tmp_path, 2, loggers=first) as made, pytest.raises(OSError, match="row 7 can't be read") as error:
@@ -98,10 +92,8 @@ def test_no_batch_of_workers_is_lost_and_the_run_continues_when_the_row_can_be_r
     ],
     ids=["while its batch is awaited", "in the middle of another batch"],
 )
-def test_a_worker_that_dies_loses_no_batch(
-    event: str, batch: int, noted: str, saved: list[str], whole: Any, tmp_path: Path
-) -> None:
-    def let_it_die(state: Any) -> None:
+def test_a_worker_that_dies_loses_no_batch(event, batch, noted, saved, whole, tmp_path):
+    def let_it_die(state):
         if state.timestamp.batch == batch:
             (tmp_path / SIGNAL).touch()
             if event == "batch_start":
@@ -119,151 +111,129 @@ def test_a_worker_that_dies_loses_no_batch(
     assert same(learned(made)[0], whole[0][0])
 
 
-def test_a_save_that_fails_then_is_a_note_on_the_loader_s_error() -> None:
-    def fail(state: Any) -> None:
-        raise LookupError("a saver's")
-
-    def two() -> Iterator[Any]:
-        yield from batches(8)
-        raise ValueError("the loader's")
+def test_a_save_that_fails_then_is_a_note_on_the_loader_s_error():
+    def fail(state):
+        if next(once):
+            raise LookupError("a saver's")
 
     class Two:
-        __iter__ = staticmethod(two)
+        def __iter__(self):
+            yield from batches(8)
+            raise ValueError("the loader's")
 
     once = iter([False, True])
-    callback = at("batch_checkpoint", lambda state: fail(state) if next(once) else None)
-    with trainer(Two(), callbacks=callback) as made, pytest.raises(ValueError, match="the loader's") as error:
+    with (
+        trainer(Two(), callbacks=at("batch_checkpoint", fail)) as made,
+        pytest.raises(ValueError, match="loader's") as error,
+    ):
         made.fit()
     assert "the run could not be saved: a saver's" in notes(error)
 
 
-class Positioned(list[Any]):
+class Positioned(list):
     """A loader with its own state, which skips what it could not give."""
 
     at = 0
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self):
         while self.at < len(self):
             self.at += 1
             if self[self.at - 1] is None:
                 raise OSError("not this one")
             yield self[self.at - 1]
 
-    def state_dict(self) -> dict[str, int]:
+    def state_dict(self):
         return {"at": self.at}
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
+    def load_state_dict(self, state):
         self.at = state["at"]
 
 
-def test_a_loader_with_its_own_state_knows_where_to_continue(tmp_path: Path) -> None:
+def test_a_loader_with_its_own_state_knows_where_to_continue(tmp_path):
     first, _, last = batches(8, 7, 6)
     made = trainer(Positioned([first, None, last]), callbacks=CheckpointSaver(tmp_path))
     with made, pytest.raises(OSError, match="not this one") as error:
         made.fit()
-    assert notes(error) == [
-        "the train_dataloader failed at batch 1 of epoch 0; a resumed run continues where its state_dict says"
-    ]
+    where = "a resumed run continues where its state_dict says"
+    assert notes(error) == [f"the train_dataloader failed at batch 1 of epoch 0; {where}"]
 
 
-def test_a_loader_that_cannot_start_loses_no_epoch(whole: Any, tmp_path: Path) -> None:
-    class Late(DataLoader[Any]):
+def test_a_loader_that_cannot_start_loses_no_epoch(tmp_path):
+    class Late(DataLoader):
         begins = True
 
-        def __iter__(self) -> Any:
+        def __iter__(self):
             iterator = super().__iter__()
             torch.rand(3)  # as one that draws before it fails
             if not self.begins:
                 raise OSError("no disk today")
             return iterator
 
-    def made(*, begins: bool) -> Any:
+    def made(folder, *, begins):
         loader = Late(Faulty(tmp_path / "faulty"), batch_size=4, shuffle=True)
         breaks = at("epoch_end", lambda state: setattr(loader, "begins", begins))
-        callbacks = [CheckpointSaver(tmp_path / f"saved {begins}", "100ba"), breaks]
-        return trainer(loader, net(dropout=0.2), max_duration="2ep", seed=3, callbacks=callbacks, autoresume=True)
+        return trained_on(loader, tmp_path / folder, [breaks], autoresume=True)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CheckpointWarning)  # of an __iter__ of its own
-        with made(begins=True) as uninterrupted:
+        with made("whole", begins=True) as uninterrupted:
             uninterrupted.fit()
-        with made(begins=False) as failing, pytest.raises(OSError, match="no disk") as error:
+        with made("broken", begins=False) as failing, pytest.raises(OSError, match="no disk") as error:
             failing.fit()
         assert "the train_dataloader failed at batch 0 of epoch 1" in notes(error)
-        shutil.copytree(tmp_path / "saved False", tmp_path / "again")
-        shutil.rmtree(tmp_path / "saved True")
-        (tmp_path / "again").rename(tmp_path / "saved True")
-        with made(begins=True) as resumed:
+        with made("broken", begins=True) as resumed:
             resumed.fit()
     assert same(learned(resumed)[0], learned(uninterrupted)[0])
 
 
-class Drawing(Dataset[Any]):
+class Drawing(Faulty):
     """Rows with noise from some generator, of which one fails once it has drawn, while a file is there."""
 
-    def __init__(self, marker: Path, draw: Callable[[Any], float], row: int = 7) -> None:
-        self.inputs, self.targets = rows(22)
-        self.marker, self.draw, self.row = marker, draw, row
-        self.own = np.random.default_rng(3)
+    def __init__(self, marker, draw, row=7):
+        super().__init__(marker)
+        self.draw, self.row, self.own = draw, row, np.random.default_rng(3)
 
-    def __len__(self) -> int:
-        return 22
-
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index):
         noise = self.draw(self)
         if index == self.row and self.marker.exists():
             raise OSError(f"row {index} can't be read")
         return self.inputs[index] + noise, self.targets[index]
 
 
-class InTurn(Sampler[int]):
+class InTurn(Sampler):
     """A sampler of one's own, so that the batches of a resumed run are read again."""
 
-    def __iter__(self) -> Iterator[int]:
-        yield from torch.randperm(22).tolist()
+    def __iter__(self):
+        yield from torch.randperm(ROWS).tolist()
 
-    def __len__(self) -> int:
-        return 22
+    def __len__(self):
+        return ROWS
 
 
-class Stream(IterableDataset[Any]):
-    def __init__(self, data: Drawing) -> None:
+class Stream(IterableDataset):
+    def __init__(self, data):
         self.data = data
 
-    def __iter__(self) -> Iterator[Any]:
-        return (self.data[index] for index in range(22))
+    def __iter__(self):
+        return map(self.data.__getitem__, range(ROWS))
 
 
-DRAWS: dict[str, Callable[[Any], float]] = {
+DRAWS = {
     "torch": lambda data: torch.rand(1).item(),
     "python": lambda data: random.random(),
     "numpy": lambda data: float(np.random.rand()),
     "its own": lambda data: float(data.own.random()),
 }
-LOADERS: dict[str, Callable[[Any], Any]] = {
-    "shuffled": lambda data: DataLoader(data, batch_size=4, shuffle=True),
-    "with a generator": lambda data: DataLoader(
-        data, batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(1)
-    ),
-    "with a sampler": lambda data: DataLoader(data, batch_size=4, sampler=InTurn()),
-    "a stream": lambda data: DataLoader(Stream(data), batch_size=4),
+LOADERS = {
+    "shuffled": lambda data: DataLoader(data, 4, shuffle=True),
+    "with a generator": lambda data: DataLoader(data, 4, shuffle=True, generator=torch.Generator().manual_seed(1)),
+    "with a sampler": lambda data: DataLoader(data, 4, sampler=InTurn()),
+    "a stream": lambda data: DataLoader(Stream(data), 4),
 }
 
 
-def drawn(folder: Path, data: Any, loader: str, loggers: Any = (), callbacks: Any = (), **settings: Any) -> Any:
-    return trainer(
-        LOADERS[loader](data),
-        net(dropout=0.2),
-        max_duration="2ep",
-        seed=3,
-        callbacks=[*callbacks, CheckpointSaver(folder / "saved", "100ba")],
-        loggers=loggers,
-        **settings,
-    )
-
-
-def left(made: Any) -> Any:
-    return dict(made.state.model.state_dict()), torch.get_rng_state(), list(random.getstate()[1])
+def left(made):
+    return *learned(made), list(random.getstate()[1])
 
 
 @pytest.mark.filterwarnings("ignore:.*can't be resumed exactly")
@@ -271,58 +241,53 @@ def left(made: Any) -> Any:
     ("row", "draw", "loader"),
     [*((7, draw, "shuffled") for draw in DRAWS), *((1, "numpy", loader) for loader in LOADERS)],
 )
-def test_the_batch_that_failed_is_drawn_again_as_it_would_have_been(
-    row: int, draw: str, loader: str, tmp_path: Path
-) -> None:
+def test_the_batch_that_failed_is_drawn_again_as_it_would_have_been(row, draw, loader, tmp_path):
     marker, whole, first, second = tmp_path / "faulty", Memory(), Memory(), Memory()
     # What callbacks draw before a batch is drawn again too. A sampler that draws its order late would draw after it.
     draws = [at("before_dataloader", lambda state: torch.rand(3))] if loader != "with a sampler" else []
-    with drawn(tmp_path / "whole", Drawing(marker, DRAWS[draw], row), loader, whole, draws) as uninterrupted:
+
+    def run(folder, memory, **settings):
+        data = LOADERS[loader](Drawing(marker, DRAWS[draw], row))
+        return trained_on(data, tmp_path / folder, draws, loggers=memory, **settings)
+
+    with run("whole", whole) as uninterrupted:
         uninterrupted.fit()
     expected = left(uninterrupted)
     marker.touch()
-    made = drawn(tmp_path, Drawing(marker, DRAWS[draw], row), loader, first, draws)
-    with made, pytest.raises(OSError, match=f"row {row}"):
+    with run("broken", first) as made, pytest.raises(OSError, match=f"row {row}"):
         made.fit()
     marker.unlink()
-    made = drawn(tmp_path, Drawing(marker, DRAWS[draw], row), loader, second, draws, autoresume=True)
-    with made:
+    with run("broken", second, autoresume=True) as made:
         made.fit()
     assert same(left(made), expected)
     assert first.metrics + second.metrics == whole.metrics
 
 
+KINDS = {
+    "with a sampler": ("row 7 can't be read", LOADERS["with a sampler"]),
+    "a stream": ("row 7 can't be read", LOADERS["a stream"]),
+    "with a worker": (
+        "Caught OSError in DataLoader w",
+        lambda data: DataLoader(data, 4, sampler=InTurn(), num_workers=1),
+    ),
+    "with a state": ("row 7 can't be read", lambda data: stateful(Stream(data), batch_size=4)),
+}
+
+
+def stateful(*given, **more):
+    return pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader(*given, **more)
+
+
 @pytest.mark.filterwarnings("ignore:.*can't be resumed exactly")
-@pytest.mark.parametrize("loader", ["with a sampler", "a stream"])
-def test_an_error_while_batches_are_read_again_is_the_datasets(loader: str, tmp_path: Path) -> None:
-    marker = tmp_path / "faulty"
-    data = Drawing(marker, DRAWS["torch"])
-    with drawn(tmp_path, data, loader) as made:
-        made.fit("5ba")
-    marker.touch()
-    with pytest.raises(OSError, match="row 7 can't be read") as error:
-        drawn(tmp_path, data, loader, autoresume=True)
-    assert notes(error) == ["raised when the resumed run read the epoch again, up to batch 5 of epoch 0"]
-
-
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata 0.11 calls it, with torch 2.13
-def test_so_is_one_of_a_stateful_loader(tmp_path: Path) -> None:
-    stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
-
-    data = Drawing(tmp_path / "faulty", DRAWS["torch"])
-    assert_its_own(stateful(Stream(data), batch_size=4), "row 7 can't be read", tmp_path)
-
-
-@pytest.mark.filterwarnings("ignore:.*can't be resumed exactly")
-def test_so_is_one_of_a_worker(tmp_path: Path) -> None:
-    loader = DataLoader(Drawing(tmp_path / "faulty", DRAWS["torch"]), batch_size=4, sampler=InTurn(), num_workers=1)
-    assert_its_own(loader, "Caught OSError in DataLoader worker process 0", tmp_path)
-
-
-def assert_its_own(loader: Any, message: str, folder: Path) -> None:
-    saver = ("checkpoint_saver", {"folder": folder / "saved", "interval": "100ba"})
-    with trainer(loader, net(), seed=3, callbacks=[saver]) as made:
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_error_while_batches_are_read_again_is_the_datasets(kind, tmp_path):
+    message, make = KINDS[kind]
+    loader = make(Drawing(tmp_path / "faulty", DRAWS["torch"]))
+    with trained_on(loader, tmp_path) as made:
         made.fit("5ba")
-    (folder / "faulty").touch()
-    with pytest.raises(OSError, match=message):
-        trainer(loader, net(), seed=3, callbacks=[saver], autoresume=True)
+    (tmp_path / "faulty").touch()
+    with pytest.raises(OSError, match=message) as error:
+        trained_on(loader, tmp_path, autoresume=True)
+    if "state" not in kind:
+        assert notes(error) == ["raised when the resumed run read the epoch again, up to batch 5 of epoch 0"]

@@ -1,16 +1,12 @@
 """A loop of one's own on the seam is the Trainer's: events, weights, clock, blocks, states, refusals."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from engine_core import Callback, Event, Logger, State
+from engine_core import Callback, Event, State
 from engine_core.errors import CheckpointError, ClosedEngineError, UnsupportedError
 from engine_core.loop import Loop, Phase, read_state, write_state
 from engine_core.needs import EVERYTHING
@@ -22,12 +18,12 @@ from .parts import acting, at, trainer, writing_down
 class Position(Callback):
     """Keeps the clock at each event, and what else State shows then."""
 
-    def __init__(self) -> None:
-        self.seen: list[Any] = []
+    def __init__(self):
+        self.seen = []
 
 
-def _watch(name: str) -> Any:
-    def method(self: Position, state: State, logger: Logger) -> None:
+def _watch(name):
+    def method(self, state, logger):
         shown = state.dataloader_label, state.dataloader_len, state.between_batches, state.eval_timestamp[:3]
         loss = None if state.loss is None else round(state.loss.item(), 5)
         self.seen.append((name, *state.timestamp[:5], shown, loss))
@@ -40,7 +36,7 @@ for _event in Event:
         setattr(Position, _event.value, _watch(_event.value))
 
 
-def test_a_loop_of_ones_own_is_the_trainers() -> None:
+def test_a_loop_of_ones_own_is_the_trainers():
     position, same = Position(), Position()
     own = OwnLoop(plugins(), [position])
     own.fit(2)
@@ -63,15 +59,15 @@ def test_a_loop_of_ones_own_is_the_trainers() -> None:
         assert str(mine.state_dict()) == str(theirs.state_dict())
 
 
-def test_a_skipped_step_is_skipped_once() -> None:
+def test_a_skipped_step_is_skipped_once():
     own = OwnLoop(callbacks=[at("after_train_batch", lambda s: s.timestamp.batch == 1 and s.skip_step())])
-    steps: list[int] = []
+    steps = []
     own.optimizer.register_step_post_hook(lambda *_: steps.append(own.state.timestamp.batch))
     own.fit(1)
     assert steps == [0, 2]
 
 
-def test_a_step_that_the_loop_makes_all_the_same_is_left_out() -> None:
+def test_a_step_that_the_loop_makes_all_the_same_is_left_out():
     own = OwnLoop()
     own.optimizer.param_groups[0].update(momentum=0.9, weight_decay=0.1)
     own.fit(1)
@@ -83,13 +79,13 @@ def test_a_step_that_the_loop_makes_all_the_same_is_left_out() -> None:
     assert torch.equal(own.model.weight, weight) and own.state.gradient_norm is None
 
 
-def test_where_schedulers_rest_rates_stay_although_the_loop_steps_its_own() -> None:
-    def look(state: Any) -> None:
+def test_where_schedulers_rest_rates_stay_although_the_loop_steps_its_own():
+    def look(state):
         rates.append(own.optimizer.param_groups[0]["lr"])
         if state.timestamp.batch == 2:
             state.loop.schedulers_paused, own.optimizer.param_groups[0]["lr"] = True, 0.3
 
-    rates: list[float] = []
+    rates = []
     own = OwnLoop(callbacks=[at("batch_end", look)])
     scheduler = torch.optim.lr_scheduler.ExponentialLR(own.optimizer, 0.5)
     own.optimizer.register_step_post_hook(lambda *_: scheduler.step())
@@ -97,11 +93,11 @@ def test_where_schedulers_rest_rates_stay_although_the_loop_steps_its_own() -> N
     assert rates == [0.05, 0.025, 0.3]
 
 
-def test_an_evaluation_can_fail_in_a_fit_that_goes_on() -> None:
-    failed: list[str] = []
-    kept: list[torch.Tensor] = []
+def test_an_evaluation_can_fail_in_a_fit_that_goes_on():
+    failed = []
+    kept = []
 
-    def swap(event: Event, state: Any) -> None:
+    def swap(event, state):
         with torch.no_grad():
             if event is Event.EVAL_START:
                 kept.append(state.model.weight.clone())
@@ -109,7 +105,7 @@ def test_an_evaluation_can_fail_in_a_fit_that_goes_on() -> None:
             else:
                 state.model.weight.copy_(kept.pop())
 
-    def evaluate(state: State) -> None:
+    def evaluate(state):
         own.loop.eval_start("held", [1])
         error = ValueError("boom")
         assert not own.model.weight.any()
@@ -122,8 +118,8 @@ def test_an_evaluation_can_fail_in_a_fit_that_goes_on() -> None:
     assert own.loop.engine.undo(ValueError("nothing is left")) == []
 
 
-def test_a_microbatch_is_undone_before_the_whole_batch_is_back() -> None:
-    found: list[Any] = []
+def test_a_microbatch_is_undone_before_the_whole_batch_is_back():
+    found = []
 
     note = acting(
         lambda event, state: found.append((event.value, len(state.batch[0]))), "before_forward", "after_forward"
@@ -135,7 +131,7 @@ def test_a_microbatch_is_undone_before_the_whole_batch_is_back() -> None:
     assert found == [("before_forward", 2), ("after_forward", 2)]
 
 
-def test_what_is_not_offered_is_refused_as_soon_as_it_is_known() -> None:
+def test_what_is_not_offered_is_refused_as_soon_as_it_is_known():
     own = OwnLoop(plugins())
     offers = replace(EVERYTHING, loop="a loop").without("after_train_batch", why="it has none; take one")
     with pytest.raises(
@@ -147,7 +143,7 @@ def test_what_is_not_offered_is_refused_as_soon_as_it_is_known() -> None:
     own.loop.offer(EVERYTHING)
 
 
-def test_the_former_names_lead_to_the_loop_and_say_so() -> None:
+def test_the_former_names_lead_to_the_loop_and_say_so():
     from engine_core import embed  # noqa: PLC0415
 
     with pytest.warns(DeprecationWarning, match=r"EmbeddedLoop has moved: import Loop from engine_core\.loop"):
@@ -156,8 +152,8 @@ def test_the_former_names_lead_to_the_loop_and_say_so() -> None:
         _ = embed.Lop
 
 
-def test_a_step_that_is_undone_counts_nowhere() -> None:
-    heard: list[str] = []
+def test_a_step_that_is_undone_counts_nowhere():
+    heard = []
     events = ("batch_start", "batch_end", "fit_start", "fit_end")
     own = OwnLoop([acting(lambda event, state: heard.append(event.value), *events)])
     with own.loop.fitting():
@@ -175,7 +171,7 @@ def test_a_step_that_is_undone_counts_nowhere() -> None:
     assert heard == ["fit_start", *["batch_start", "batch_end"] * 2, "fit_end"]
 
 
-def test_a_fit_and_an_evaluation_are_blocks() -> None:
+def test_a_fit_and_an_evaluation_are_blocks():
     own = OwnLoop()
     own.model.eval()
     with pytest.raises(ZeroDivisionError), own.loop.fitting():
@@ -188,10 +184,10 @@ def test_a_fit_and_an_evaluation_are_blocks() -> None:
     assert own.loop.status.phase is Phase.IDLE
 
 
-def test_several_evaluations_in_a_block_leave_no_trace() -> None:
-    seen: list[str | None] = []
+def test_several_evaluations_in_a_block_leave_no_trace():
+    seen = []
 
-    def negate(event: Event, state: Any) -> None:
+    def negate(event, state):
         state.model.weight.neg_()  # raises where gradients are recorded
         seen.extend([state.dataloader_label] * (event is Event.EVAL_END))
 
@@ -216,14 +212,14 @@ def test_several_evaluations_in_a_block_leave_no_trace() -> None:
 
 
 @pytest.mark.parametrize("stops_at", [2, 3])
-def test_a_resumed_loop_is_the_uninterrupted_one(stops_at: int) -> None:
+def test_a_resumed_loop_is_the_uninterrupted_one(stops_at):
     whole = OwnLoop(plugins())
     whole.fit(2)
     first = OwnLoop(plugins(), [at("batch_checkpoint", lambda s: s.timestamp.batch == stops_at and 1 / 0)])
     with pytest.raises(ZeroDivisionError):
         first.fit(2)
     saved, weights = first.loop.state_dict(), first.model.state_dict()
-    loaded: list[int] = []
+    loaded = []
     second = OwnLoop(plugins(), [at("after_load", lambda state: loaded.append(state.timestamp.batch))])
     second.model.load_state_dict(weights)
     second.loop.load_state_dict(saved)
@@ -246,7 +242,7 @@ def test_a_resumed_loop_is_the_uninterrupted_one(stops_at: int) -> None:
         ({"required": ["Blur", "Squeeze"]}, r"was saved with Blur, .*; the checkpoint was saved with Squeeze, "),
     ],
 )
-def test_a_state_of_another_run_is_refused_at_once(changes: dict[str, Any], says: str) -> None:
+def test_a_state_of_another_run_is_refused_at_once(changes, says):
     own = OwnLoop(plugins())
     with pytest.raises(CheckpointError, match=says):
         own.loop.load_state_dict({**own.loop.state_dict(), **changes})
@@ -254,14 +250,14 @@ def test_a_state_of_another_run_is_refused_at_once(changes: dict[str, Any], says
     assert own.state.timestamp.epoch == 1
 
 
-def test_the_seed_that_was_saved_holds() -> None:
+def test_the_seed_that_was_saved_holds():
     saved, other = OwnLoop(plugins()).loop.state_dict(), OwnLoop(plugins())
     other.state.seed = 99
     other.loop.load_state_dict(saved)
     assert other.state.seed == 1
 
 
-def test_what_was_loaded_for_a_fit_that_failed_to_start_is_not_for_the_next() -> None:
+def test_what_was_loaded_for_a_fit_that_failed_to_start_is_not_for_the_next():
     own = OwnLoop(plugins())
     own.fit(1)
     saved, loaded = own.loop.state_dict(), OwnLoop(plugins())
@@ -271,7 +267,7 @@ def test_what_was_loaded_for_a_fit_that_failed_to_start_is_not_for_the_next() ->
     assert loaded.state.timestamp.batch == 0
 
 
-def test_it_is_written_to_two_files_and_read_back(tmp_path: Path) -> None:
+def test_it_is_written_to_two_files_and_read_back(tmp_path):
     own = OwnLoop(plugins())
     own.fit(1)
     saved = own.loop.state_dict()
@@ -290,8 +286,8 @@ def test_it_is_written_to_two_files_and_read_back(tmp_path: Path) -> None:
         read_state(tmp_path)
 
 
-def test_the_end_of_an_epoch_counts_once_until_another_starts() -> None:
-    events: list[str] = []
+def test_the_end_of_an_epoch_counts_once_until_another_starts():
+    events = []
     own = OwnLoop(callbacks=[writing_down(events, ["epoch_start", "epoch_end"])])
     loop = own.loop
     loop.fit_start()

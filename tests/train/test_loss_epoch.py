@@ -1,14 +1,10 @@
 """`train/loss_epoch`: the mean of the training loss over an epoch's rows, at EPOCH_END."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from engine_core import State
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 
 from .parts import Memory, acting, at, batches, linear, rows, trainer
@@ -16,7 +12,7 @@ from .parts import Memory, acting, at, batches, linear, rows, trainer
 MEAN = "train/loss_epoch"
 
 
-def logged(data: Any, **settings: Any) -> tuple[list[float], list[tuple[int, float]]]:
+def logged(data, **settings):
     """Return the losses of the batches, and the means with their steps."""
     memory = Memory()
     trainer(data, loggers=memory, **settings).fit()
@@ -24,7 +20,7 @@ def logged(data: Any, **settings: Any) -> tuple[list[float], list[tuple[int, flo
 
 
 @pytest.mark.parametrize("settings", [{}, {"microbatch_size": 3}, {"eval_dataloader": batches(3)}])
-def test_it_is_the_mean_over_the_rows_of_the_epoch(settings: dict[str, Any]) -> None:
+def test_it_is_the_mean_over_the_rows_of_the_epoch(settings):
     losses, means = logged(batches(8, 8, 2), max_duration="2ep", **settings)
     assert means == [
         (3, pytest.approx(sum(loss * n for loss, n in zip(losses[:3], (8, 8, 2), strict=True)) / 18)),
@@ -32,7 +28,7 @@ def test_it_is_the_mean_over_the_rows_of_the_epoch(settings: dict[str, Any]) -> 
     ]
 
 
-def test_it_weighs_batches_as_the_loss_of_an_evaluation_does_and_sums_add_up() -> None:
+def test_it_weighs_batches_as_the_loss_of_an_evaluation_does_and_sums_add_up():
     (inputs, targets), still = rows(8), {"optimizers": lambda p: torch.optim.SGD(p, lr=0.0)}
     targets[:3] = -100
     data = [(inputs[:4], targets[:4]), (inputs[4:], targets[4:])]
@@ -44,8 +40,8 @@ def test_it_weighs_batches_as_the_loss_of_an_evaluation_does_and_sums_add_up() -
 
 
 @pytest.mark.parametrize("size", [None, 3])
-def test_rows_that_an_algorithm_dropped_do_not_count(size: int | None) -> None:
-    def keep_five(event: Any, state: Any) -> None:
+def test_rows_that_an_algorithm_dropped_do_not_count(size):
+    def keep_five(event, state):
         state.batch = tuple(item[:5] for item in state.batch)
 
     algorithm = acting(keep_five, "after_dataloader", writes=("batch",))
@@ -54,17 +50,17 @@ def test_rows_that_an_algorithm_dropped_do_not_count(size: int | None) -> None:
     assert means == [(2, pytest.approx((losses[0] * 5 + losses[1] * 3) / 8))]
 
 
-def skip_second(state: State) -> None:
+def skip_second(state):
     if state.timestamp.batch == 1:
         state.skip_step()
 
 
-def test_a_skipped_step_does_not_count() -> None:
+def test_a_skipped_step_does_not_count():
     losses, means = logged(batches(8, 8, 8), callbacks=at("after_train_batch", skip_second))
     assert means == [(3, pytest.approx((losses[0] + losses[2]) / 2))]
 
 
-def test_an_epoch_in_two_fits_has_one_mean_and_half_an_epoch_none() -> None:
+def test_an_epoch_in_two_fits_has_one_mean_and_half_an_epoch_none():
     memory, whole = Memory(), logged(batches(8, 8, 2), max_duration="2ep")[1]
     made = trainer(batches(8, 8, 2), max_duration="2ep", loggers=memory)
     made.fit("2ba")
@@ -74,8 +70,8 @@ def test_an_epoch_in_two_fits_has_one_mean_and_half_an_epoch_none() -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_a_resumed_run_logs_the_mean_of_the_run_that_was_not_interrupted(batch: int, tmp_path: Path) -> None:
-    def run(memory: Memory, duration: str, **settings: Any) -> None:
+def test_a_resumed_run_logs_the_mean_of_the_run_that_was_not_interrupted(batch, tmp_path):
+    def run(memory, duration, **settings):
         with trainer(batches(8, 5, 8), max_duration="2ep", loggers=memory, seed=1, **settings) as made:
             made.fit(duration)
 
@@ -86,7 +82,7 @@ def test_a_resumed_run_logs_the_mean_of_the_run_that_was_not_interrupted(batch: 
     assert first.metrics + second.metrics == whole.metrics
 
 
-def test_a_checkpoint_from_before_there_was_a_mean_can_be_resumed() -> None:
+def test_a_checkpoint_from_before_there_was_a_mean_can_be_resumed():
     readings = trainer()._session.readings
     readings.load_state_dict({"was_finite": True})
     assert readings.state_dict() == {"was_finite": True, "epoch_loss": [0.0, 0.0], "is_sum": False}

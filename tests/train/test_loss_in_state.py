@@ -1,38 +1,35 @@
 """`state.loss` from event to event, what replaces it, and gradients of gradients."""
 
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State
+from engine_core import Algorithm, AlgorithmMetadata, Event
 from engine_core.errors import ArgumentError, ArgumentTypeError
 
 from .parts import Memory, acting, at, batches, linear, rows, trainer
 
 
-def doubling(event: str) -> Any:
+def doubling(event):
     """Return an algorithm that doubles the loss at one event."""
     return acting(lambda _, state: setattr(state, "loss", 2 * state.loss), event)
 
 
-def gradient(loss_fn: Any = F.cross_entropy, **settings: Any) -> torch.Tensor:
+def gradient(loss_fn=F.cross_entropy, **settings):
     """Return the gradient of the weight after one step."""
     made = trainer(batches(8), loss_fn=loss_fn, **settings)
     made.fit()
-    weight: torch.Tensor = made.state.model.weight.grad.detach().clone()
-    return weight
+    return made.state.model.weight.grad.detach().clone()
 
 
-def test_it_is_as_returned_at_after_loss_and_one_weighted_scalar_from_before_backward_on() -> None:
-    seen: list[Any] = []
+def test_it_is_as_returned_at_after_loss_and_one_weighted_scalar_from_before_backward_on():
+    seen = []
 
-    def note(event: str) -> Any:
+    def note(event):
         return at(event, lambda state: seen.append(as_numbers(state.loss)))
 
-    def parts(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def parts(outputs, targets):
         return outputs.sum() * 0 + 3, outputs.sum() * 0 + 5
 
     events = ("after_loss", "before_backward", "after_backward", "batch_end")
@@ -44,13 +41,13 @@ def test_it_is_as_returned_at_after_loss_and_one_weighted_scalar_from_before_bac
     ]  # fmt: skip
 
 
-def as_numbers(loss: Any) -> Any:
+def as_numbers(loss):
     return tuple(part.item() for part in loss) if isinstance(loss, tuple) else loss.item()
 
 
 @pytest.mark.parametrize("event", ["after_loss", "before_backward"])
 @pytest.mark.parametrize("microbatch_size", [None, 3])
-def test_replacing_it_counts(event: str, microbatch_size: int | None) -> None:
+def test_replacing_it_counts(event, microbatch_size):
     memory, plain = Memory(), Memory()
     doubled = gradient(algorithms=doubling(event), microbatch_size=microbatch_size, loggers=memory)
     assert torch.allclose(doubled, 2 * gradient(loggers=plain))
@@ -58,10 +55,10 @@ def test_replacing_it_counts(event: str, microbatch_size: int | None) -> None:
 
 
 @pytest.mark.parametrize("size", [None, 3])
-def test_state_holds_the_microbatch_only_between_before_and_after_train_batch(size: int | None) -> None:
-    heard: list[str] = []
+def test_state_holds_the_microbatch_only_between_before_and_after_train_batch(size):
+    heard = []
 
-    def note(event: str) -> Any:
+    def note(event):
         return at(event, lambda state: heard.append(f"{event} {len(state.batch[0])} {state.batch[0][0, 0] > 0}"))
 
     data = [(torch.ones(8, 4), torch.zeros(8, dtype=torch.long))]
@@ -77,24 +74,24 @@ class PenaliseGradients(Algorithm):
 
     metadata = AlgorithmMetadata(events=(Event.AFTER_BACKWARD,))
 
-    def __init__(self, needs_graph: bool = True) -> None:
+    def __init__(self, needs_graph=True):
         self.needs_graph = needs_graph
 
     @property
-    def backwards_create_graph(self) -> bool:
+    def backwards_create_graph(self):
         return self.needs_graph
 
-    def match(self, event: Event, state: State) -> bool:
+    def match(self, event, state):
         return True
 
-    def apply(self, event: Event, state: Any, logger: Logger) -> None:
+    def apply(self, event, state, logger):
         parameters = list(state.model.parameters())
         norm = torch.stack([p.grad.pow(2).sum() for p in parameters if p.grad is not None]).sum()
         for parameter, extra in zip(parameters, torch.autograd.grad(norm, parameters), strict=True):
             parameter.grad = parameter.grad + extra
 
 
-def test_an_algorithm_can_differentiate_twice() -> None:
+def test_an_algorithm_can_differentiate_twice():
     model = linear()
     inputs, targets = rows(8, seed=0)
     loss = F.cross_entropy(model(inputs), targets)
@@ -122,7 +119,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_a_loss_that_is_not_a_scalar_is_refused_in_training_and_in_evaluation(kind: str) -> None:
+def test_a_loss_that_is_not_a_scalar_is_refused_in_training_and_in_evaluation(kind):
     loss_fn, message = BAD[kind]
     made = trainer(batches(8), loss_fn=loss_fn, eval_dataloader=batches(8))
     for run in (made.fit, made.eval):
@@ -131,10 +128,10 @@ def test_a_loss_that_is_not_a_scalar_is_refused_in_training_and_in_evaluation(ki
         assert str(error.value) == message
 
 
-def test_gradients_are_clipped_all_together() -> None:
-    seen: list[float] = []
+def test_gradients_are_clipped_all_together():
+    seen = []
 
-    def note(state: Any) -> None:
+    def note(state):
         seen.append(torch.cat([p.grad.flatten() for p in state.model.parameters()]).norm().item())
 
     model = nn.Sequential(linear(), nn.Linear(3, 3))

@@ -6,9 +6,7 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,7 +25,7 @@ LEAST_STEPS = 20
 
 
 @pytest.fixture(scope="module")
-def answer() -> Iterator[Callable[..., dict[str, Any]]]:
+def answer():
     """Return `answer(folder, **job)`, which runs one process to its end."""
     command = [sys.executable, str(Path(__file__).with_name("killing.py"))]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -38,19 +36,18 @@ def answer() -> Iterator[Callable[..., dict[str, Any]]]:
         assert process.stdout is not None
         asked, answers = process.stdin, process.stdout
 
-        def answer(folder: Path, **job: Any) -> dict[str, Any]:
+        def answer(folder, **job):
             folder.mkdir(exist_ok=True)
             asked.write(json.dumps({"folder": str(folder), "kill_in": KILLED_IN, **job}) + "\n")
             asked.flush()
-            reply: dict[str, Any] = json.loads(answers.readline())
-            return reply
+            return json.loads(answers.readline())
 
         yield answer
         asked.close()
 
 
 @pytest.fixture(scope="module")
-def wholes(answer: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+def wholes(answer, tmp_path_factory):
     """Return the folders of uninterrupted runs, by the width of their nets."""
     folders = {width: tmp_path_factory.mktemp("whole") for width in (WIDE, NARROW)}
     for width, folder in folders.items():
@@ -58,20 +55,20 @@ def wholes(answer: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[int, P
     return folders
 
 
-def lines(folder: Path) -> list[dict[str, Any]]:
+def lines(folder):
     """Return the complete lines of the log, without times."""
     file = folder / "metrics.jsonl"
     complete = file.read_text().split("\n")[:-1] if file.exists() else []
     return [{name: value for name, value in json.loads(line).items() if name != "seconds"} for line in complete]
 
 
-def is_before(line: dict[str, Any], at: str) -> bool:
+def is_before(line, at):
     """Was a line logged before the checkpoint of this name was saved?"""
     batch = int(at.strip(".").removesuffix(".old").partition("-ba")[2])
     return bool(line["step"] < batch)  # the evaluation after this many batches is logged after it
 
 
-def assert_nothing_is_lost(folder: Path, whole: Path, what: str) -> None:
+def assert_nothing_is_lost(folder, whole, what):
     logged, all_lines = lines(folder), lines(whole)
     assert logged == all_lines[: len(logged)], what
     saved = folder / "checkpoints"
@@ -81,7 +78,7 @@ def assert_nothing_is_lost(folder: Path, whole: Path, what: str) -> None:
         assert len(logged) >= sum(is_before(line, at.name) for line in all_lines), what
 
 
-def was_saving(folder: Path) -> bool:
+def was_saving(folder):
     """Has a process ended during a save, as far as can be seen: with something begun, or not yet removed or named?"""
     saved = folder / "checkpoints"
     if not saved.is_dir():
@@ -93,7 +90,7 @@ def was_saving(folder: Path) -> bool:
     return has_begun or len(there) > 2 or (bool(there) and there[-1][1] != latest)
 
 
-def assert_ends_as(folder: Path, whole: Path, what: str) -> None:
+def assert_ends_as(folder, whole, what):
     last = resolve(whole).relative_to(whole)
     for name in (last / "model.safetensors", last / "state.safetensors", Path("metrics.csv")):
         assert (folder / name).read_bytes() == (whole / name).read_bytes(), (what, name)
@@ -101,7 +98,7 @@ def assert_ends_as(folder: Path, whole: Path, what: str) -> None:
     assert lines(folder) == lines(whole), what
 
 
-def test_forty_kills_at_random_moments(answer: Any, wholes: Any, tmp_path: Path) -> None:
+def test_forty_kills_at_random_moments(answer, wholes, tmp_path):
     draw, whole = random.Random(7), wholes[WIDE]
     duration_s = answer(tmp_path / "timed", width=WIDE)["seconds"]
     killed = saving = run = 0
@@ -122,7 +119,7 @@ def test_forty_kills_at_random_moments(answer: Any, wholes: Any, tmp_path: Path)
 
 
 @pytest.mark.parametrize("replaces", [False, True], ids=["a new checkpoint", "one of the same name"])
-def test_a_kill_at_each_step_of_a_save(replaces: bool, answer: Any, wholes: Any, tmp_path: Path) -> None:
+def test_a_kill_at_each_step_of_a_save(replaces, answer, wholes, tmp_path):
     whole, begun, counted = wholes[NARROW], tmp_path / "begun", tmp_path / "counted"
     number = 0
     answer(begun, width=NARROW, kill_at_step=number)
@@ -145,9 +142,7 @@ def test_a_kill_at_each_step_of_a_save(replaces: bool, answer: Any, wholes: Any,
     assert steps >= LEAST_STEPS
 
 
-def test_a_run_that_was_killed_before_its_first_save_logs_each_step_once(
-    answer: Any, wholes: Any, tmp_path: Path
-) -> None:
+def test_a_run_that_was_killed_before_its_first_save_logs_each_step_once(answer, wholes, tmp_path):
     assert answer(tmp_path, width=NARROW, kill_at_step=0, kill_in="ep0-ba1")["code"] == -9
     assert lines(tmp_path)
     assert answer(tmp_path, width=NARROW)["code"] == 0

@@ -1,9 +1,6 @@
 """Metrics: objects with update, compute and reset, by name."""
 
-from typing import Any
-
 import pytest
-import torch
 from torch import nn
 
 from engine_core.errors import ArgumentError, ArgumentTypeError
@@ -12,7 +9,7 @@ from .parts import batches, linear, trainer
 
 
 @pytest.fixture
-def torchmetrics() -> Any:
+def torchmetrics():
     """Import it for the tests that use it, not when all others are collected: that takes seconds."""
     return pytest.importorskip("torchmetrics", reason="needs the extra 'metrics'")
 
@@ -20,31 +17,31 @@ def torchmetrics() -> Any:
 class Accuracy:
     """By hand, with a count of its resets."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.resets = 0
 
-    def reset(self) -> None:
+    def reset(self):
         self.resets += 1
         self.right = self.seen = 0
 
-    def update(self, outputs: torch.Tensor, targets: torch.Tensor) -> None:
+    def update(self, outputs, targets):
         self.right += int((outputs.argmax(1) == targets).sum())
         self.seen += len(targets)
 
-    def compute(self) -> float:
+    def compute(self):
         return self.right / self.seen
 
 
 DATA = batches(8, 8, 3)
 
 
-def accuracy_by_hand() -> float:
+def accuracy_by_hand():
     model = linear()
     right = sum(int((model(inputs).argmax(1) == targets).sum()) for inputs, targets in DATA)
     return right / 19
 
 
-def test_a_metric_is_reset_for_each_loader_and_each_evaluation() -> None:
+def test_a_metric_is_reset_for_each_loader_and_each_evaluation():
     metric = Accuracy()
     made = trainer(eval_dataloader={"a": DATA, "b": DATA}, metrics={"accuracy": metric})
     first, second = made.eval(), made.eval()
@@ -54,19 +51,19 @@ def test_a_metric_is_reset_for_each_loader_and_each_evaluation() -> None:
 
 
 class OfNumPy(Accuracy):
-    def update(self, outputs: Any, targets: torch.Tensor) -> None:
+    def update(self, outputs, targets):
         assert outputs.numpy().dtype == "float32"
         super().update(outputs, targets)
 
 
-def test_in_mixed_precision_metrics_get_float32() -> None:
+def test_in_mixed_precision_metrics_get_float32():
     made = trainer(eval_dataloader=DATA, precision="amp_bf16", metrics={"right": OfNumPy()})
     made.fit()
     assert "eval/right" in made.state.metrics
 
 
-def test_a_metric_collection_works_as_a_metric_and_as_the_mapping(torchmetrics: Any) -> None:
-    def collection() -> Any:
+def test_a_metric_collection_works_as_a_metric_and_as_the_mapping(torchmetrics):
+    def collection():
         return torchmetrics.MetricCollection(
             {
                 "acc": torchmetrics.classification.MulticlassAccuracy(num_classes=3, average="micro"),
@@ -80,7 +77,7 @@ def test_a_metric_collection_works_as_a_metric_and_as_the_mapping(torchmetrics: 
     assert many["eval/acc"] == pytest.approx(accuracy_by_hand())
 
 
-def test_torchmetrics_say_themselves_what_is_better(torchmetrics: Any) -> None:
+def test_torchmetrics_say_themselves_what_is_better(torchmetrics):
     parts = {"x": torchmetrics.MeanAbsoluteError(), "y": torchmetrics.R2Score(), "z": torchmetrics.MeanMetric()}
     made = trainer(eval_dataloader=DATA, metrics={**parts, "all": torchmetrics.MetricCollection(parts, prefix="of_")})
     assert made.state.results.higher_is_better == {"x": False, "y": True, "all/of_x": False, "all/of_y": True}
@@ -102,18 +99,18 @@ def test_torchmetrics_say_themselves_what_is_better(torchmetrics: Any) -> None:
     ],
     ids=["no metric", "a class", "no mapping", "taken name"],
 )
-def test_anything_but_a_metric_is_refused_when_the_trainer_is_made(metrics: Any, message: str) -> None:
+def test_anything_but_a_metric_is_refused_when_the_trainer_is_made(metrics, message):
     with pytest.raises((ArgumentError, ArgumentTypeError)) as error:
         trainer(metrics=metrics)
     assert str(error.value) == message
 
 
 class OwnLoss(nn.Linear):
-    def loss(self, outputs: torch.Tensor, batch: Any) -> torch.Tensor:
+    def loss(self, outputs, batch):
         return outputs.mean()
 
 
-def test_metrics_of_a_model_with_its_own_loss_need_eval_forward() -> None:
+def test_metrics_of_a_model_with_its_own_loss_need_eval_forward():
     with pytest.raises(ArgumentError) as error:
         trainer(DATA, OwnLoss(4, 3), loss_fn=None, metrics={"accuracy": Accuracy()})
     assert str(error.value) == (

@@ -2,7 +2,6 @@
 
 import itertools
 import re
-from typing import Any
 
 import pytest
 import torch
@@ -26,7 +25,7 @@ INPUTS = torch.randint(-8, 8, (64, 2), generator=torch.Generator().manual_seed(0
 class AllKinds(torchmetrics.Metric):
     """States of each kind."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.add_state("total", torch.tensor(0.0).double(), "sum")
         self.add_state("least", torch.tensor(100.0).double(), "min")
@@ -38,7 +37,7 @@ class AllKinds(torchmetrics.Metric):
         self.add_state("of_each", torch.zeros(2).double(), None)
         self.add_state("same", torch.tensor(0.0), "mean")  # of the ranks that saw a batch
 
-    def update(self, outputs: torch.Tensor, targets: torch.Tensor) -> None:
+    def update(self, outputs, targets):
         self.total += outputs.sum()
         self.least, self.most = torch.minimum(self.least, outputs.min()), torch.maximum(self.most, outputs.max())
         self.rows.append(outputs)
@@ -47,7 +46,7 @@ class AllKinds(torchmetrics.Metric):
         self.batches.append(outputs * 2)
         self.of_each, self.same = self.of_each + outputs.sum(0), torch.tensor(5.0)
 
-    def compute(self) -> Any:
+    def compute(self):
         rows, numbers = torch.cat([*self.rows]), torch.stack([*self.numbers])
         return {
             "plain": torch.stack([self.total, self.least, self.most, self.same, self.first.sum(), self.of_each.sum()]),
@@ -58,23 +57,23 @@ class AllKinds(torchmetrics.Metric):
 class Share:
     """A metric as torcheval has them: with lists of tensors, what it has seen as a `state_dict`, and `merge_state`."""
 
-    def reset(self) -> None:
-        self.seen: list[torch.Tensor] = []
+    def reset(self):
+        self.seen = []
         self.device = torch.device("cpu")
 
-    def update(self, outputs: torch.Tensor, targets: torch.Tensor) -> None:
+    def update(self, outputs, targets):
         self.seen.append((outputs.argmax(1) == targets).double())
 
-    def compute(self) -> Any:
+    def compute(self):
         return torch.cat(self.seen).mean()
 
-    def state_dict(self) -> Any:
+    def state_dict(self):
         return {"seen": [*self.seen]}
 
-    def load_state_dict(self, state: Any) -> None:
+    def load_state_dict(self, state):
         self.seen = state["seen"]
 
-    def merge_state(self, others: Any) -> "Share":
+    def merge_state(self, others):
         for other in others:
             self.seen += other.seen
         return self
@@ -83,23 +82,23 @@ class Share:
 class ByAttributes:
     """A metric that only has attributes, a list that it appends to among them."""
 
-    def reset(self) -> None:
-        self.rows, self.numbers = 0, list[float]()
+    def reset(self):
+        self.rows, self.numbers = 0, []
 
-    def update(self, outputs: torch.Tensor, targets: torch.Tensor) -> None:
+    def update(self, outputs, targets):
         self.rows += len(targets)
         self.numbers += targets.tolist()
 
-    def compute(self) -> Any:
+    def compute(self):
         return {"rows": self.rows, "numbers": sum(self.numbers)}
 
-    def merge_state(self, others: Any) -> None:
+    def merge_state(self, others):
         for other in others:
             self.rows += other.rows
             self.numbers.extend(other.numbers)
 
 
-METRICS: dict[str, Any] = {
+METRICS = {
     "states of each kind": AllKinds,
     "collection, which updates one of two": lambda: torchmetrics.MetricCollection({"a": AllKinds(), "b": AllKinds()}),
     "by state_dict": Share,
@@ -107,7 +106,7 @@ METRICS: dict[str, Any] = {
 }
 
 
-def numbers_of(value: Any) -> list[float]:
+def numbers_of(value):
     parts = [*value.values()] if isinstance(value, dict) else [value]
     return [float(number) for part in parts for number in torch.as_tensor(part).reshape(-1)]
 
@@ -119,11 +118,11 @@ OF_RANKS = st.lists(st.tuples(SIZES, SIZES), min_size=2, max_size=4).filter(lamb
 @pytest.mark.parametrize("kind", METRICS)
 @settings(max_examples=6)
 @given(dealt=OF_RANKS)
-def test_a_metric_is_that_of_one_process_however_rows_and_batches_are_dealt(kind: str, dealt: Any) -> None:
+def test_a_metric_is_that_of_one_process_however_rows_and_batches_are_dealt(kind, dealt):
     rows = iter(INPUTS)
     batches = [[[torch.stack([*itertools.islice(rows, n)]) for n in part] for part in of_rank] for of_rank in dealt]
 
-    def values(of_rank: Any, ranks: Any) -> list[Any]:
+    def values(of_rank, ranks):
         """Return what the metric computes after the first and after the second part."""
         measurement, found = Measurement({"x": (metric := METRICS[kind]())}, ranks), []
         metric.reset()
@@ -142,28 +141,27 @@ def test_a_metric_is_that_of_one_process_however_rows_and_batches_are_dealt(kind
 class Own(nn.Module):
     """It says nothing of what it has seen."""
 
-    def reset(self) -> None: ...
-    def update(self, outputs: torch.Tensor, targets: torch.Tensor) -> None: ...
-    def compute(self) -> float:
+    def reset(self): ...
+    def update(self, outputs, targets): ...
+    def compute(self):
         return 0.0
 
 
 class Silent(Own):
-    def merge_state(self, others: Any) -> None: ...
+    def merge_state(self, others): ...
 
 
 class Strange(ByAttributes):
-    def reset(self) -> None:
+    def reset(self):
         super().reset()
         self.rule = lambda: None
 
 
 @pytest.mark.parametrize(
-    ("metric", "problem"),
-    [(Silent, "its state_dict() or its attributes are empty"), (Strange, "Can't ")],
+    ("metric", "problem"), [(Silent, "its state_dict() or its attributes are empty"), (Strange, "Can't ")]
 )
-def test_what_can_not_be_sent_is_refused_by_name(metric: Any, problem: str) -> None:
-    def program(ranks: Any) -> None:
+def test_what_can_not_be_sent_is_refused_by_name(metric, problem):
+    def program(ranks):
         made = metric()
         made.reset()
         Measurement({"mine": made}, ranks).compute("mine")
@@ -179,7 +177,7 @@ REFUSED = (
 )
 
 
-def test_any_other_metric_is_refused_when_the_trainer_is_made() -> None:
+def test_any_other_metric_is_refused_when_the_trainer_is_made():
     with pytest.raises(ArgumentError) as error:
         ThreadRanks.run(lambda ranks: trainer(parallel=ranks, metrics={"mine": Own()}))
     assert str(error.value) == REFUSED

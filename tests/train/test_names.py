@@ -1,8 +1,6 @@
 """Algorithms, callbacks and loggers by the names of installed plugins."""
 
 import importlib
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -36,7 +34,7 @@ MODULE = """
 
 
 @pytest.fixture
-def sleepy(install: Callable[..., None]) -> None:
+def sleepy(install):
     """Install a distribution with an algorithm, a callback and a logger."""
     install(
         "sleepy",
@@ -48,9 +46,9 @@ def sleepy(install: Callable[..., None]) -> None:
     )
 
 
-def message(error: Any, **settings: Any) -> str:
+def message(error, **settings):
     """Return the message, after making sure that nothing has started."""
-    events: list[str] = []
+    events = []
     journal = writing_down(events)
     callbacks = settings.pop("callbacks", [])
     with pytest.raises(error) as caught:
@@ -59,7 +57,7 @@ def message(error: Any, **settings: Any) -> str:
     return str(caught.value)
 
 
-def test_a_name_a_pair_and_an_instance_may_be_mixed(sleepy: None) -> None:
+def test_a_name_a_pair_and_an_instance_may_be_mixed(sleepy):
     doze = importlib.import_module("sleepy_parts").Doze
     made = trainer(algorithms=["doze", ("doze", {"depth": 3, "side": "right"}), doze(2)])
     assert [(type(a).__name__, a.depth, a.side) for a in made.state.algorithms] == [
@@ -70,11 +68,11 @@ def test_a_name_a_pair_and_an_instance_may_be_mixed(sleepy: None) -> None:
 
 
 @pytest.mark.parametrize("given", ["doze", ["doze"], ("doze",), "sleepy:doze"])
-def test_one_name_needs_no_list(sleepy: None, given: Any) -> None:
+def test_one_name_needs_no_list(sleepy, given):
     assert [type(a).__name__ for a in trainer(algorithms=given).state.algorithms] == ["Doze"]
 
 
-def test_callbacks_and_loggers_come_by_name_too(sleepy: None) -> None:
+def test_callbacks_and_loggers_come_by_name_too(sleepy):
     made = trainer(callbacks="watch", loggers=[("write", {"path": "here"})])
     assert [type(callback).__name__ for callback in made.state.callbacks] == ["Watch"]
     assert [d.path for d in made.logger.destinations] == ["here"]
@@ -102,24 +100,24 @@ IN_A_LIST = "algorithms: put the pair in a list: algorithms=[('doze', {'depth': 
         ),
     ],
 )
-def test_what_names_nothing_is_refused_with_what_may_be_meant(sleepy: None, settings: Any, expected: str) -> None:
+def test_what_names_nothing_is_refused_with_what_may_be_meant(sleepy, settings, expected):
     assert message((ArgumentError, PluginError), **settings) == expected
 
 
-def test_a_broken_plugin_is_an_error_with_its_cause_only_where_it_is_asked_for(sleepy: None) -> None:
+def test_a_broken_plugin_is_an_error_with_its_cause_only_where_it_is_asked_for(sleepy):
     trainer(algorithms="doze")
     with pytest.raises(PluginError, match=r"algorithm 'gone' of sleepy 1\.0 can't be loaded") as error:
         trainer(algorithms="gone")
     assert isinstance(error.value.__cause__, AttributeError)
 
 
-def test_what_the_plugin_itself_raises_keeps_its_type_and_gets_a_note(sleepy: None) -> None:
+def test_what_the_plugin_itself_raises_keeps_its_type_and_gets_a_note(sleepy):
     with pytest.raises(ZeroDivisionError, match="too deep") as error:
         trainer(algorithms=[("doze", {"depth": -1})])
     assert notes(error) == ["while making algorithm 'doze' with {'depth': -1}"]
 
 
-def test_a_logger_that_receives_nothing_is_refused(sleepy: None) -> None:
+def test_a_logger_that_receives_nothing_is_refused(sleepy):
     said = message(ArgumentTypeError, loggers="watch")
     assert said.startswith("logger destination 0 (<sleepy_parts.Watch object at ")
     assert said.endswith(
@@ -127,6 +125,6 @@ def test_a_logger_that_receives_nothing_is_refused(sleepy: None) -> None:
     )
 
 
-def test_progress_bar_true_adds_it_after_the_users_callbacks() -> None:
+def test_progress_bar_true_adds_it_after_the_users_callbacks():
     made = trainer(callbacks=writing_down([]), progress_bar=True)
     assert [type(callback).__name__ for callback in made.state.callbacks] == ["Journal", "ProgressBar"]

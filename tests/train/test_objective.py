@@ -1,9 +1,7 @@
 """A loss and its arithmetic, and what an objective makes of a batch, a model and what they give."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -16,11 +14,11 @@ from engine_core.errors import ArgumentError, ArgumentTypeError
 from .parts import Memory, at, batches, linear, rows, trainer
 
 
-def loss(total: float, count: Any, **parts: float) -> Loss:
+def loss(total, count, **parts):
     return Loss(torch.tensor(total), count, {name: torch.tensor(part) for name, part in parts.items()})
 
 
-def numbers(each: Loss) -> Any:
+def numbers(each):
     count = each.count.item() if isinstance(each.count, torch.Tensor) else each.count
     return each.sum.item(), count, {name: part.item() for name, part in each.parts.items()}
 
@@ -40,9 +38,7 @@ def numbers(each: Loss) -> Any:
         (lambda: Loss.merged([loss(6.0, None), loss(2.0, None)]), (8, None, {})),
     ],
 )
-def test_losses_of_one_batch_are_added_and_scaled_and_those_of_parts_merged(
-    made: Callable[[], Loss], expected: Any
-) -> None:
+def test_losses_of_one_batch_are_added_and_scaled_and_those_of_parts_merged(made, expected):
     assert numbers(made()) == expected
 
 
@@ -60,21 +56,21 @@ def test_losses_of_one_batch_are_added_and_scaled_and_those_of_parts_merged(
             lambda: Objective(lambda o, t: o.mean(), count=lambda o, t: True).loss(None, linear()(X), (X, LABELS)),
             r"count\(outputs, targets\) returned .* not a number or a scalar tensor",
         ),
-        (lambda: Objective(inputs=1.5), r"inputs=1\.5 has to name items of the batch by index, key or attribute"),  # type: ignore[arg-type]
+        (lambda: Objective(inputs=1.5), r"inputs=1\.5 has to name items of the batch by index, key or attribute"),
         (lambda: trainer(objective=Objective()), "give loss_fn or objective: an objective has its own"),
         (lambda: trainer(loss_fn=None, objective=nn.MSELoss()), r"objective has to be an engine_core\.Objective"),
     ],
 )
-def test_what_cant_be_is_refused_with_the_line_to_write(made: Callable[[], Any], message: str) -> None:
+def test_what_cant_be_is_refused_with_the_line_to_write(made, message):
     with pytest.raises((ArgumentError, ArgumentTypeError), match=message):
         made()
 
 
-def in_parts(outputs: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.Tensor]:
+def in_parts(outputs, targets):
     return {"ce": F.cross_entropy(outputs, targets), "l2": outputs.square().mean()}
 
 
-def logged(loss_fn: Any, data: Any = None, **settings: Any) -> tuple[dict[str, float], torch.Tensor]:
+def logged(loss_fn, data=None, **settings):
     """Return what a step logs of its loss, and the gradient of the weights."""
     run = trainer(batches(8) if data is None else data, loss_fn=loss_fn, loggers=(memory := Memory()), **settings)
     run.fit()
@@ -93,15 +89,13 @@ def logged(loss_fn: Any, data: Any = None, **settings: Any) -> tuple[dict[str, f
         (lambda p: Loss(p["ce"], 1, {"mine": p["l2"]}), ("ce",), ["mine"]),
     ],
 )
-def test_parts_are_logged_and_their_total_trains_also_in_microbatches(
-    returned: Any, total: Any, names: list[str], size: int | None
-) -> None:
-    def loss_fn(outputs: torch.Tensor, targets: torch.Tensor) -> Any:
+def test_parts_are_logged_and_their_total_trains_also_in_microbatches(returned, total, names, size):
+    def loss_fn(outputs, targets):
         given = returned(in_parts(outputs, targets))
         return replace(given * len(outputs), count=len(outputs)) if isinstance(given, Loss) else given
 
-    def one(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return sum(in_parts(outputs, targets)[name] for name in total)  # type: ignore[return-value]
+    def one(outputs, targets):
+        return sum(in_parts(outputs, targets)[name] for name in total)
 
     found, gradient = logged(loss_fn, microbatch_size=size)
     expected, expected_gradient = logged(one)
@@ -111,10 +105,10 @@ def test_parts_are_logged_and_their_total_trains_also_in_microbatches(
 
 
 @pytest.mark.parametrize("count", [5, 3, 2])
-def test_a_part_that_is_always_the_sum_of_the_others_is_refused_as_a_total(count: int) -> None:
+def test_a_part_that_is_always_the_sum_of_the_others_is_refused_as_a_total(count):
     """After three batches, or those of a shorter epoch."""
 
-    def twice(outputs: torch.Tensor, targets: torch.Tensor) -> Any:
+    def twice(outputs, targets):
         parts = in_parts(outputs, targets)
         return {**parts, "total_loss": parts["ce"] + parts["l2"]}
 
@@ -127,11 +121,11 @@ def test_a_part_that_is_always_the_sum_of_the_others_is_refused_as_a_total(count
 class Two(nn.Module):
     """Takes two inputs, the second by name or place."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.net = linear()
 
-    def forward(self, x: torch.Tensor, scale: torch.Tensor, labels: Any = None) -> Any:
+    def forward(self, x, scale, labels=None):
         return self.net(x) * scale
 
 
@@ -147,7 +141,7 @@ SCALE = torch.arange(8.0)[:, None]
         ({"x": X, "scale": SCALE, "labels": LABELS}, {"inputs": "**", "targets": "labels"}),
     ],
 )
-def test_inputs_and_targets_are_items_several_or_all_of_any_batch(batch: Any, items: Any) -> None:
+def test_inputs_and_targets_are_items_several_or_all_of_any_batch(batch, items):
     objective, model, metric = Objective(nn.CrossEntropyLoss(), **items), Two(), Accuracy()
     run = trainer([batch], model, loss_fn=None, objective=objective, eval_dataloader=[batch], metrics={"acc": metric})
     before = Two()(X, SCALE)
@@ -161,12 +155,12 @@ def test_inputs_and_targets_are_items_several_or_all_of_any_batch(batch: Any, it
 class Accuracy:
     """Keeps what it gets."""
 
-    def reset(self) -> None: ...
+    def reset(self): ...
 
-    def update(self, outputs: torch.Tensor, targets: torch.Tensor) -> None:
+    def update(self, outputs, targets):
         self.outputs, self.targets = outputs, targets
 
-    def compute(self) -> float:
+    def compute(self):
         return 0.5
 
 
@@ -181,17 +175,17 @@ class Accuracy:
         (None, 8),
     ],
 )
-def test_what_a_scalar_counts_is_said_or_rows(count: Any, expected: Any) -> None:
+def test_what_a_scalar_counts_is_said_or_rows(count, expected):
     found = Objective(lambda o, t: o.mean(), count=count).loss(None, linear()(X), (X, LABELS))
     assert found.count == expected
 
 
-def test_an_evaluation_has_the_loss_of_its_own_function_or_none() -> None:
+def test_an_evaluation_has_the_loss_of_its_own_function_or_none():
     soft = F.one_hot(LABELS, 3).float()
     data, classes = [(X, soft)], [(X, LABELS), (X[:3], LABELS[:3])]
 
     class NoEvalLoss(Objective):
-        def eval_loss(self, model: Any, outputs: Any, batch: Any) -> None:
+        def eval_loss(self, model, outputs, batch):
             return None
 
     of_classes = nn.CrossEntropyLoss(ignore_index=1)
@@ -211,7 +205,7 @@ def test_an_evaluation_has_the_loss_of_its_own_function_or_none() -> None:
 class Nano(Two):
     """Gives (logits, loss), as nanoGPT does."""
 
-    def forward(self, x: torch.Tensor, labels: Any = None) -> Any:  # type: ignore[override]
+    def forward(self, x, labels=None):
         logits = self.net(x)
         return logits, None if labels is None else F.cross_entropy(logits, labels)
 
@@ -219,8 +213,8 @@ class Nano(Two):
 class Hugging(Two):
     """Gives an object with a loss and logits."""
 
-    def forward(self, x: torch.Tensor, labels: Any = None) -> Any:  # type: ignore[override]
-        logits, loss = Nano.forward(self, x, labels)  # type: ignore[arg-type]
+    def forward(self, x, labels=None):
+        logits, loss = Nano.forward(self, x, labels)
         return SimpleNamespace(logits=logits, loss=loss)
 
 
@@ -231,9 +225,7 @@ class Hugging(Two):
         (Hugging, {"x": X, "labels": LABELS}, ModelLoss(), 3),
     ],
 )
-def test_a_loss_that_forward_computes_trains_and_metrics_get_its_outputs(
-    model: Any, batch: Any, objective: Objective, size: int | None
-) -> None:
+def test_a_loss_that_forward_computes_trains_and_metrics_get_its_outputs(model, batch, objective, size):
     metric, plain = Accuracy(), trainer([(X, LABELS)], eval_dataloader=[(X, LABELS)])
     settings = {"loss_fn": None, "objective": objective, "metrics": {"acc": metric}, "microbatch_size": size}
     run = trainer([batch], model(), eval_dataloader=[batch], **settings)
@@ -245,29 +237,29 @@ def test_a_loss_that_forward_computes_trains_and_metrics_get_its_outputs(
     assert metric.targets is LABELS
 
 
-def test_a_forward_without_a_loss_says_what_it_needs() -> None:
+def test_a_forward_without_a_loss_says_what_it_needs():
     run = trainer([{"x": X}], Hugging(), loss_fn=None, objective=ModelLoss())
     with pytest.raises(ArgumentError, match=r"found no loss in the outputs of Hugging \(it is None\): give the batch"):
         run.fit()
 
 
 @pytest.mark.parametrize("size", [None, 3])
-def test_any_method_may_be_ones_own_and_call_that_of_the_base(size: int | None) -> None:
+def test_any_method_may_be_ones_own_and_call_that_of_the_base(size):
     class Own(Objective):
-        def forward(self, model: Any, batch: Any) -> Any:
+        def forward(self, model, batch):
             return 2 * super().forward(model, batch)
 
-        def loss(self, model: Any, outputs: Any, batch: Any) -> Loss:
+        def loss(self, model, outputs, batch):
             return 3 * super().loss(model, outputs, batch)
 
-        def eval_loss(self, model: Any, outputs: Any, batch: Any) -> Loss:
+        def eval_loss(self, model, outputs, batch):
             return 5 * super().loss(model, outputs, batch)
 
-        def for_metrics(self, outputs: Any, batch: Any) -> Any:
+        def for_metrics(self, outputs, batch):
             return outputs.argmax(1), "targets"
 
     class OwnGiven(Objective):
-        def given(self, model: Any, outputs: Any, batch: Any) -> Any:
+        def given(self, model, outputs, batch):
             return super().given(model, 2 * outputs, batch) * 3
 
     found = {}

@@ -42,69 +42,69 @@ class Case:
     link: Callable[[torch.Tensor], torch.Tensor] = torch.clone
 
     @property
-    def loss_fn(self) -> Any:
+    def loss_fn(self):
         return self.loss_of(slice(None))
 
-    def model(self) -> Any:
+    def model(self):
         return Net(self.inputs[0], self.link)
 
 
 class Net(nn.Module):
     """Scales each element of a row, and maps it to what the loss takes."""
 
-    def __init__(self, row: torch.Tensor, link: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def __init__(self, row, link):
         super().__init__()
         self.scale, self.link = nn.Parameter(torch.ones_like(row)), link
 
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+    def forward(self, inputs):
         return self.link(inputs * self.scale)
 
 
 class Focal(nn.CrossEntropyLoss):
     """Looks like torch's, with class weights and an ignored class, but is a mean over the rows."""
 
-    def forward(self, outputs: torch.Tensor, targets: torch.Tensor) -> Any:
+    def forward(self, outputs, targets):
         losses = F.cross_entropy(outputs, targets, self.weight, ignore_index=self.ignore_index, reduction="none")
         return ((1 - (-losses).exp()) ** 2 * losses).mean()
 
 
-def patched(**given: Any) -> nn.Module:
+def patched(**given):
     loss = nn.CrossEntropyLoss(**given)
-    loss.forward = Focal(**given).forward  # type: ignore[method-assign]
+    loss.forward = Focal(**given).forward
     return loss
 
 
-def mean_of_tokens(reduction: str, **given: Any) -> Any:
+def mean_of_tokens(reduction, **given):
     """Return a loss that says itself what it counts."""
 
-    def loss(outputs: torch.Tensor, targets: torch.Tensor) -> Loss:
+    def loss(outputs, targets):
         total = F.cross_entropy(outputs, targets, reduction="sum", ignore_index=given["ignore_index"])
         return Loss(total, None if reduction == "sum" else (targets != given["ignore_index"]).sum())
 
     return loss
 
 
-OWN: dict[str, Callable[..., Any]] = {"Loss": mean_of_tokens, "focal": Focal, "patched": patched}
+OWN = {"Loss": mean_of_tokens, "focal": Focal, "patched": patched}
 KINDS = [*_ALL, *OWN]
 
 
 @st.composite
-def cases(draw: Any, kinds: Any) -> Case:  # noqa: C901, PLR0911, PLR0912  a branch for each kind of loss
+def cases(draw, kinds):  # noqa: C901, PLR0911, PLR0912  a branch for each kind of loss
     """Return a case of a kind: a class of torch's, or a name in `OWN`."""
     kind, n, extra = draw(st.sampled_from(kinds)), draw(st.integers(1, 9)), draw(st.sampled_from([(), (2,), (2, 3)]))
     torch.manual_seed(draw(st.integers(0, 99)))
     reductions = ["mean", "sum"] if isinstance(kind, type) or kind == "Loss" else ["mean"]
-    given: dict[str, Any] = {"reduction": draw(st.sampled_from(reductions))}
+    given = {"reduction": draw(st.sampled_from(reductions))}
     x, weight = torch.randn(n, 3, *extra), draw(st.sampled_from([None, (0.2, 1.0, 5.0), (0.0, 1.0, 0.0)]))
 
-    def made(**more: Any) -> Any:
+    def made(**more):
         """Return the loss as an object of its class, or its function with the settings."""
         if kind in OWN:
             return OWN[kind](**given)
         loss = kind(**given) if draw(st.booleans()) else partial(_ALL[kind], **given)
         return partial(loss, **more) if more else loss
 
-    def case(targets: torch.Tensor, *link: Any, inputs: torch.Tensor = x, **more: Any) -> Case:
+    def case(targets, *link, inputs=x, **more):
         loss = made(**more)
         return Case(inputs, targets, lambda _: loss, *link)
 
@@ -146,7 +146,7 @@ def cases(draw: Any, kinds: Any) -> Case:  # noqa: C901, PLR0911, PLR0912  a bra
         )
     flat = torch.randn(n, 3)
     if kind in PAIRS:
-        third: dict[Any, Any] = {nn.MarginRankingLoss: torch.ones(1, 1), nn.CosineEmbeddingLoss: -torch.ones(1)}
+        third = {nn.MarginRankingLoss: torch.ones(1, 1), nn.CosineEmbeddingLoss: -torch.ones(1)}
         more = {"target": third[kind]} if kind in third else {"negative": torch.randn(1, 3)}
         return case(torch.randn(n, 3), inputs=flat, **more)
     if kind == nn.MultiMarginLoss:
@@ -157,13 +157,13 @@ def cases(draw: Any, kinds: Any) -> Case:  # noqa: C901, PLR0911, PLR0912  a bra
     return case(torch.randint(2, (n, 3)).float(), inputs=flat)
 
 
-def ends(draw: Any, rows: int) -> list[slice]:
+def ends(draw, rows):
     """Return where parts of any sizes are cut."""
     cuts = sorted({0, rows, *draw.draw(st.lists(st.integers(0, rows), max_size=4))})
     return [slice(*pair) for pair in pairwise(cuts)]
 
 
-def by_hand(case: Case, *, alone: bool = True) -> tuple[float, torch.Tensor]:
+def by_hand(case, *, alone=True):
     """Return torch's loss of a whole batch, and the weights after a step of SGD.
 
     If nothing counts the loss is NaN, and a step in parts none; alone it is torch's, whose gradient may be NaN too.
@@ -177,7 +177,7 @@ def by_hand(case: Case, *, alone: bool = True) -> tuple[float, torch.Tensor]:
     return loss.item() if loss.isfinite() else math.nan, model.scale.detach()  # inf where smoothing is all there is
 
 
-def trained(case: Case, size: int | None, sets: Any, ranks: Any = None) -> tuple[Any, float, float]:
+def trained(case, size, sets, ranks=None):
     """Return weights after a step, its loss, and the loss of an evaluation before."""
     made = trainer(
         [(case.inputs, case.targets)],
@@ -194,7 +194,7 @@ def trained(case: Case, size: int | None, sets: Any, ranks: Any = None) -> tuple
     return made.state.model.scale.detach(), loss, before["eval/loss"]
 
 
-def close(one: Any, other: Any, within: float = 1e-6) -> bool:
+def close(one, other, within=1e-6):
     one, other = (torch.as_tensor(value, dtype=torch.float64) for value in (one, other))
     return torch.allclose(one, other, rtol=within, atol=within, equal_nan=True)
 
@@ -202,10 +202,10 @@ def close(one: Any, other: Any, within: float = 1e-6) -> bool:
 @pytest.mark.parametrize("kind", KINDS)
 @given(draw=st.data())
 @settings(max_examples=15)
-def test_parts_add_up_to_the_whole_in_sum_and_count_and_its_mean_is_what_torch_gives(kind: Any, draw: Any) -> None:
+def test_parts_add_up_to_the_whole_in_sum_and_count_and_its_mean_is_what_torch_gives(kind, draw):
     case = draw.draw(cases([kind]))
 
-    def loss_of(rows: slice) -> Loss:
+    def loss_of(rows):
         part = case.inputs[rows], case.targets[rows]
         return Objective(case.loss_of(rows)).loss(None, case.link(part[0]), part)
 
@@ -214,7 +214,7 @@ def test_parts_add_up_to_the_whole_in_sum_and_count_and_its_mean_is_what_torch_g
     assert whole.count is None or close(whole.count, joined.count)
     assert close(whole.sum, joined.sum, 2e-6)
     if whole.count is not None and kind not in (nn.CTCLoss, nn.MarginRankingLoss, *OWN):
-        summed: Any = with_reduction(case.loss_fn, "sum")
+        summed = with_reduction(case.loss_fn, "sum")
         assert close(whole.sum, summed(case.link(case.inputs), case.targets), 2e-6)
     assert close(whole.mean if whole.mean.isfinite() else math.nan, by_hand(case)[0])
 
@@ -224,9 +224,7 @@ OF_ANY_ROWS = [kind for kind in KINDS if kind not in (nn.CTCLoss, nn.GaussianNLL
 
 @given(cases(OF_ANY_ROWS), st.sampled_from([None, 1, 2, 3, 100]), st.sampled_from([1, 2, 4]), st.data())
 @settings(max_examples=40)
-def test_a_step_and_an_evaluation_are_those_of_the_whole_however_it_is_cut(
-    case: Case, microbatch_size: int | None, world_size: int, draw: Any
-) -> None:
+def test_a_step_and_an_evaluation_are_those_of_the_whole_however_it_is_cut(case, microbatch_size, world_size, draw):
     """Into microbatches, uneven batches and ranks, of which some may be without rows."""
     sets = [(case.inputs[rows], case.targets[rows]) for rows in ends(draw, len(case.inputs))]
     alone = world_size == 1 and (microbatch_size is None or microbatch_size >= len(case.inputs))

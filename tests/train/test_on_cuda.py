@@ -1,13 +1,10 @@
 """What only a CUDA device shows. Skipped where there is none."""
 
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from engine_core import State
 from engine_core.errors import ArgumentError
 
 from .parts import Memory, at, batches, linear, net, same, trainer
@@ -15,8 +12,8 @@ from .parts import Memory, at, batches, linear, net, same, trainer
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
-def test_auto_is_cuda_and_the_loaders_own_batches_stay_where_they_are() -> None:
-    seen: list[Any] = []
+def test_auto_is_cuda_and_the_loaders_own_batches_stay_where_they_are():
+    seen = []
     data = batches(8, 8)
     made = trainer(data, device="auto", callbacks=at("before_forward", lambda s: seen.append(s.batch[0].device.type)))
     made.fit()
@@ -27,7 +24,7 @@ def test_auto_is_cuda_and_the_loaders_own_batches_stay_where_they_are() -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "amp_bf16", "amp_fp16"])
-def test_it_trains_as_the_loop_by_hand(precision: str) -> None:
+def test_it_trains_as_the_loop_by_hand(precision):
     dtype = {"amp_bf16": torch.bfloat16, "amp_fp16": torch.float16}.get(precision)
     ours, theirs = linear(), linear().cuda()
     optimizer = torch.optim.SGD(theirs.parameters(), lr=0.1)
@@ -35,7 +32,7 @@ def test_it_trains_as_the_loop_by_hand(precision: str) -> None:
     for inputs, targets in batches(8, 8, 5):
         optimizer.zero_grad()
         with torch.autocast("cuda", dtype or torch.float16, enabled=dtype is not None):
-            loss: Any = F.cross_entropy(theirs(inputs.cuda()), targets.cuda())
+            loss = F.cross_entropy(theirs(inputs.cuda()), targets.cuda())
         scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
         nn.utils.clip_grad_norm_(theirs.parameters(), 0.05)
@@ -46,10 +43,10 @@ def test_it_trains_as_the_loop_by_hand(precision: str) -> None:
 
 
 @pytest.mark.parametrize("loggers", [None, Memory()], ids=["alone", "logged"])
-def test_a_step_is_queued_while_the_device_still_works_on_it(loggers: Any) -> None:
+def test_a_step_is_queued_while_the_device_still_works_on_it(loggers):
     done, works = torch.cuda.Event(), []
 
-    def work(state: State) -> None:
+    def work(state):
         torch.cuda._sleep(200_000_000)  # cycles, about a tenth of a second
         done.record()
 
@@ -58,9 +55,9 @@ def test_a_step_is_queued_while_the_device_still_works_on_it(loggers: Any) -> No
     assert works[1:] == [True] * 3  # kernels are loaded in the first step
 
 
-def test_losses_are_read_late_and_none_is_lost() -> None:
+def test_losses_are_read_late_and_none_is_lost():
     late, at_once = Memory(), Memory()
-    settings: dict[str, Any] = {"eval_dataloader": batches(3), "eval_interval": "2ba"}
+    settings = {"eval_dataloader": batches(3), "eval_interval": "2ba"}
     trainer(batches(8, 8, 8), device="cuda", loggers=late, **settings).fit()
     trainer(batches(8, 8, 8), device="cpu", loggers=at_once, **settings).fit()
     assert [(step, list(metrics)) for step, metrics in late.metrics] == [
@@ -69,32 +66,32 @@ def test_losses_are_read_late_and_none_is_lost() -> None:
     assert late.values("train/loss")[0][1] == pytest.approx(at_once.values("train/loss")[0][1], rel=1e-4)
 
 
-def test_evaluation_leaves_the_devices_generator() -> None:
-    def weights(**settings: Any) -> Any:
+def test_evaluation_leaves_the_devices_generator():
+    def weights(**settings):
         model = net(dropout=0.5)
         trainer(batches(8, 8), model, device="cuda", max_duration="2ep", seed=3, **settings).fit()
         return model.state_dict()
 
-    def draw(state: State) -> None:
+    def draw(state):
         torch.rand(3, device="cuda")
 
     evaluated = weights(eval_dataloader=batches(3), callbacks=at("eval_batch_start", draw))
     assert same(evaluated, weights())
 
 
-def test_a_model_on_another_device_is_refused() -> None:
+def test_a_model_on_another_device_is_refused():
     with pytest.raises(ArgumentError) as error:
         trainer(model=linear().cuda(), device="cpu")
     assert str(error.value) == "the model is on cuda:0 and device is 'cpu'; move it with model.to(...)"
 
 
-def test_a_device_of_a_higher_number_than_there_are_is_refused() -> None:
+def test_a_device_of_a_higher_number_than_there_are_is_refused():
     with pytest.raises(ArgumentError) as error:
         trainer(device="cuda:63")
     assert str(error.value) == "device 'cuda:63' is not available here; use 'auto' or 'cpu'"
 
 
-def test_a_model_that_is_there_already_stays_on_its_own_device() -> None:
+def test_a_model_that_is_there_already_stays_on_its_own_device():
     home = torch.device("cuda", torch.cuda.device_count() - 1)
     assert trainer(model=linear().to(home), device="cuda").state.device == home
     assert trainer(model=linear().to(home), device="auto").state.device == home

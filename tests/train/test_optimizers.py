@@ -1,47 +1,46 @@
 """Optimizers and schedulers: given as they are, or made after INIT."""
 
 import functools
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 
-from engine_core import Event, Time
+from engine_core import Time
 from engine_core.errors import ArgumentError, ArgumentTypeError
 
 from .parts import acting, at, batches, linear, net, same, trainer, writing_down
 
 
-def replace_head(event: Event, state: Any) -> None:
+def replace_head(event, state):
     """Put another last layer into the net."""
     state.model[4] = nn.Linear(6, 3)
 
 
-def add_layer(event: Event, state: Any) -> None:
+def add_layer(event, state):
     state.model.append(nn.Linear(3, 3))
 
 
-def rates(made: Any) -> list[float]:
+def rates(made):
     return [round(group["lr"], 6) for optimizer in made.state.optimizers for group in optimizer.param_groups]
 
 
-def rates_by_batch(schedulers: Any) -> list[float]:
+def rates_by_batch(schedulers):
     """Return the rates at BATCH_END and EPOCH_END of two epochs of two batches."""
-    seen: list[float] = []
+    seen = []
     notes = [at(event, lambda state: seen.extend(rates(made))) for event in ("batch_end", "epoch_end")]
     made = trainer(batches(4, 4), max_duration="2ep", schedulers=schedulers, callbacks=notes)
     made.fit()
     return seen
 
 
-def test_a_callable_gets_the_parameters_as_they_are_after_init() -> None:
+def test_a_callable_gets_the_parameters_as_they_are_after_init():
     made = trainer(model=net(), algorithms=acting(replace_head, "init"))
     assert made.state.optimizers[0].param_groups[0]["params"] == [*made.state.model.parameters()]
 
 
-def test_an_optimizer_made_earlier_trains_what_surgery_added() -> None:
+def test_an_optimizer_made_earlier_trains_what_surgery_added():
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     made = trainer(model=model, algorithms=acting(add_layer, "init"), optimizers=optimizer)
@@ -50,12 +49,12 @@ def test_an_optimizer_made_earlier_trains_what_surgery_added() -> None:
     assert not torch.equal(model[5].weight, added)
 
 
-def test_an_optimizer_of_another_model_is_refused() -> None:
+def test_an_optimizer_of_another_model_is_refused():
     with pytest.raises(ArgumentError, match="SGD has no parameter of this model; was it made for another one"):
         trainer(optimizers=torch.optim.SGD(net().parameters(), lr=0.1))
 
 
-def test_an_optimizer_of_the_loss_functions_parameters_alone_is_refused_with_a_way_to_train_them() -> None:
+def test_an_optimizer_of_the_loss_functions_parameters_alone_is_refused_with_a_way_to_train_them():
     model, scale = linear(), nn.Parameter(torch.ones(()))
     loss_fn = lambda outputs, targets: scale * nn.functional.cross_entropy(outputs, targets)  # noqa: E731
     apart = [torch.optim.SGD(parameters, lr=0.1) for parameters in (model.parameters(), [scale])]
@@ -67,14 +66,14 @@ def test_an_optimizer_of_the_loss_functions_parameters_alone_is_refused_with_a_w
     assert scale.item() != 1
 
 
-def test_a_scheduler_of_another_optimizer_is_refused() -> None:
+def test_a_scheduler_of_another_optimizer_is_refused():
     stray = torch.optim.lr_scheduler.StepLR(torch.optim.SGD(net().parameters(), lr=0.1), 1)
     with pytest.raises(ArgumentError, match="StepLR schedules an optimizer that is not among the Trainer's"):
         trainer(schedulers=stray)
 
 
-def test_an_algorithm_may_set_the_optimizers_at_init_where_the_trainer_has_none() -> None:
-    def bring(event: Event, state: Any) -> None:
+def test_an_algorithm_may_set_the_optimizers_at_init_where_the_trainer_has_none():
+    def bring(event, state):
         state.optimizers = [torch.optim.SGD(state.model.parameters(), lr=0.1)]
 
     made = trainer(algorithms=acting(bring, "init"), optimizers=None)
@@ -84,8 +83,8 @@ def test_an_algorithm_may_set_the_optimizers_at_init_where_the_trainer_has_none(
         trainer(algorithms=acting(bring, "init"))
 
 
-def test_a_frozen_model_is_refused_before_anything_fires() -> None:
-    model, events = net(), list[str]()
+def test_a_frozen_model_is_refused_before_anything_fires():
+    model, events = net(), []
     made = trainer(model=model.requires_grad_(False), callbacks=writing_down(events))
     with pytest.raises(ArgumentError, match="no parameter of the optimizers requires a gradient"):
         made.fit()
@@ -93,7 +92,7 @@ def test_a_frozen_model_is_refused_before_anything_fires() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::engine_core.errors.UntrainedParametersWarning")
-def test_several_optimizers_all_step_whether_made_or_to_be_made() -> None:
+def test_several_optimizers_all_step_whether_made_or_to_be_made():
     model = net()
     before = [p.detach().clone() for p in model.parameters()]
     pair = [torch.optim.SGD(model[0].parameters(), lr=0.1), lambda _: torch.optim.Adam(model[4].parameters(), lr=0.01)]
@@ -104,7 +103,7 @@ def test_several_optimizers_all_step_whether_made_or_to_be_made() -> None:
     assert rates(made) == [0.1, 0.01]
 
 
-def test_a_scheduler_steps_at_its_interval_before_batch_end_or_epoch_end() -> None:
+def test_a_scheduler_steps_at_its_interval_before_batch_end_or_epoch_end():
     halve = functools.partial(StepLR, step_size=1, gamma=0.5)
     assert rates_by_batch(halve) == [0.1, 0.1, 0.05, 0.05, 0.05, 0.025]
     assert rates_by_batch((halve, "1ba")) == [0.05, 0.025, 0.025, 0.0125, 0.00625, 0.00625]
@@ -112,10 +111,10 @@ def test_a_scheduler_steps_at_its_interval_before_batch_end_or_epoch_end() -> No
     assert rates_by_batch([(halve, "2ba")]) == rates_by_batch([(halve, Time("8sp"))]) == of_two
 
 
-def test_once_an_algorithm_sets_the_learning_rates_no_scheduler_steps() -> None:
-    seen: list[float] = []
+def test_once_an_algorithm_sets_the_learning_rates_no_scheduler_steps():
+    seen = []
 
-    def take_over(state: Any) -> None:
+    def take_over(state):
         seen.extend(rates(made))
         state.loop.schedulers_paused = state.timestamp.batch >= 3
 
@@ -157,8 +156,8 @@ ONCE_MADE = [
 
 
 @pytest.mark.parametrize(("settings", "message"), [*AT_ONCE, *ONCE_MADE])
-def test_what_cannot_work_is_refused_before_anything_starts_or_once_it_is_made(settings, message) -> None:
-    events: list[str] = []
+def test_what_cannot_work_is_refused_before_anything_starts_or_once_it_is_made(settings, message):
+    events = []
     with pytest.raises((ArgumentError, ArgumentTypeError)) as error:
         trainer(callbacks=writing_down(events), **settings)
     assert str(error.value) == message
@@ -168,20 +167,20 @@ def test_what_cannot_work_is_refused_before_anything_starts_or_once_it_is_made(s
 class Bags(nn.Module):
     """Sums rows of an embedding, some of them twice."""
 
-    def __init__(self, *, sparse: bool) -> None:
+    def __init__(self, *, sparse):
         super().__init__()
         self.bag, self.head = nn.EmbeddingBag(10, 4, sparse=sparse, mode="sum"), linear()
 
-    def forward(self, inputs: torch.Tensor) -> Any:
+    def forward(self, inputs):
         return self.head(self.bag(inputs.abs().mul(3).long().clamp(max=9)))
 
 
 @pytest.mark.parametrize("settings", [{}, {"microbatch_size": 3}, {"precision": "amp_bf16"}], ids=str)
-def test_sparse_gradients_are_clipped_as_dense_ones(settings: dict[str, Any]) -> None:
-    def trained(*, sparse: bool) -> tuple[list[float], dict[str, Any]]:
+def test_sparse_gradients_are_clipped_as_dense_ones(settings):
+    def trained(*, sparse):
         with torch.random.fork_rng():
             torch.manual_seed(2)
-            model, norms = Bags(sparse=sparse), list[float]()
+            model, norms = Bags(sparse=sparse), []
         note = at("after_train_batch", lambda state: norms.append(state.gradient_norm.item()))
         with trainer(model=model, grad_clip_norm=0.1, callbacks=[note], **settings) as run:
             run.fit()

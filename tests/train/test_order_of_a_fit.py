@@ -1,8 +1,6 @@
 """The complete order of a fit: events, algorithms, callbacks."""
 
-from typing import Any
-
-from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State
+from engine_core import Algorithm, AlgorithmMetadata, Event
 
 from .parts import batches, trainer, writing_down
 
@@ -48,17 +46,17 @@ fit_end              one two
 """
 
 
-def test_every_event_algorithm_and_callback_of_a_fit_in_order() -> None:
+def test_every_event_algorithm_and_callback_of_a_fit_in_order():
     """2 epochs of 2 batches in 2 microbatches, an evaluation each epoch, 2 algorithms, 2 callbacks."""
-    heard: list[tuple[str, str]] = []
+    heard = []
 
     class A(Algorithm):
         metadata = AlgorithmMetadata(events=tuple(map(Event, PAIRED)))
 
-        def match(self, event: Event, state: State) -> bool:
+        def match(self, event, state):
             return True
 
-        def apply(self, event: Event, state: State, logger: Logger) -> None:
+        def apply(self, event, state, logger):
             heard.append((event.value, type(self).__name__))
 
     class B(A):
@@ -69,12 +67,12 @@ def test_every_event_algorithm_and_callback_of_a_fit_in_order() -> None:
     assert _one_line_an_event(heard) == [line for line in FIT.splitlines() if line]
 
 
-def _listening(heard: list[tuple[str, str]], algorithms: list[Algorithm]) -> Any:
-    class Into(list[str]):
-        def __init__(self, name: str) -> None:
+def _listening(heard, algorithms):
+    class Into(list):
+        def __init__(self, name):
             self.name = name
 
-        def append(self, event: str) -> None:
+        def append(self, event):
             heard.append((event, self.name))
 
     return trainer(
@@ -87,9 +85,9 @@ def _listening(heard: list[tuple[str, str]], algorithms: list[Algorithm]) -> Any
     )
 
 
-def _one_line_an_event(heard: list[tuple[str, str]]) -> list[str]:
+def _one_line_an_event(heard):
     """Join what was heard at one event; no event fires twice in a row."""
-    lines: list[str] = []
+    lines = []
     for event, name in heard:
         if lines and lines[-1].split()[0] == event:
             lines[-1] += f" {name}"

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import textwrap
-from typing import Any
 
 import pytest
 import torch
@@ -18,12 +17,12 @@ TOO_MUCH = 10**15
 
 
 class Greedy(nn.Linear):
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+    def forward(self, inputs):
         torch.empty(TOO_MUCH)
         return super().forward(inputs)
 
 
-def raised(**settings: Any) -> pytest.ExceptionInfo[OutOfMemoryError]:
+def raised(**settings):
     with trainer(batches(8, 7), Greedy(4, 3), **settings) as made, pytest.raises(OutOfMemoryError) as error:
         made.fit()
     return error
@@ -45,7 +44,7 @@ def raised(**settings: Any) -> pytest.ExceptionInfo[OutOfMemoryError]:
     ],
     ids=str,
 )
-def test_the_error_names_sizes_and_remedy(settings: Any, said: str) -> None:
+def test_the_error_names_sizes_and_remedy(settings, said):
     error = raised(**settings)
     assert str(error.value).startswith("out of memory on cpu at batch 0 (epoch 0) with 8 rows")
     assert said in str(error.value)
@@ -57,16 +56,16 @@ def test_the_error_names_sizes_and_remedy(settings: Any, said: str) -> None:
 class TrainsOnly(nn.Linear):
     """Can't be measured, for it gives nothing in eval mode."""
 
-    def forward(self, inputs: torch.Tensor) -> Any:
+    def forward(self, inputs):
         return super().forward(inputs) if self.training else None
 
 
 @pytest.mark.parametrize(("kind", "promises"), [(nn.Linear, True), (TrainsOnly, False)])
-def test_the_same_gradients_are_promised_where_the_law_was_measured_and_held(kind: Any, promises: bool) -> None:
-    def fill(_: Any) -> None:
+def test_the_same_gradients_are_promised_where_the_law_was_measured_and_held(kind, promises):
+    def fill(_):
         raise MemoryError
 
-    def by_hand(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def by_hand(outputs, targets):
         return nn.functional.cross_entropy(outputs, targets)
 
     settings = {"microbatch_size": 4, "callbacks": at("after_forward", fill)}
@@ -76,8 +75,8 @@ def test_the_same_gradients_are_promised_where_the_law_was_measured_and_held(kin
     assert ("the same gradients" in str(error.value)) is promises
 
 
-def test_in_an_evaluation_it_names_the_loader() -> None:
-    def evaluate(state: Any) -> None:
+def test_in_an_evaluation_it_names_the_loader():
+    def evaluate(state):
         if state.dataloader_label == "large":
             torch.empty(TOO_MUCH)
 
@@ -93,8 +92,8 @@ def test_in_an_evaluation_it_names_the_loader() -> None:
     assert notes(e)[0] == "raised by callback At at EVAL_BEFORE_FORWARD"
 
 
-def test_cuda_s_own_error_is_one() -> None:
-    def fail(state: Any) -> None:
+def test_cuda_s_own_error_is_one():
+    def fail(state):
         raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nmore")
 
     made = trainer(callbacks=at("after_forward", fail))
@@ -103,7 +102,7 @@ def test_cuda_s_own_error_is_one() -> None:
 
 
 @pytest.mark.full
-def test_where_the_process_has_no_more_memory() -> None:
+def test_where_the_process_has_no_more_memory():
     program = """
         import resource, torch
         from engine_core import Trainer

@@ -1,14 +1,13 @@
-"""Which tensor of a model's outputs has the classes, and whether a loss is among them."""
+"""Which tensor of a model's outputs has the classes, and which targets losses take."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import pytest
 import torch
 from torch import nn
 
 from engine_core.errors import ArgumentError
-from engine_core.losses import class_outputs, holds_loss
+from engine_core.losses import class_outputs
 from engine_core.objective import targets_taken
 
 LOGITS, LABELS = torch.zeros(4, 3), torch.tensor([0, 1, 2, 0])
@@ -48,24 +47,12 @@ def test_ambiguous_outputs_are_refused(outputs, message):
         class_outputs(outputs, LABELS)
 
 
-class Named(NamedTuple):
-    loss: torch.Tensor
-    logits: torch.Tensor
-
-
-@pytest.mark.parametrize("put", [lambda loss: loss, lambda loss: {"a": [loss]}, lambda loss: Named(loss, LOGITS)])
-def test_a_loss_is_found_where_it_is_the_very_tensor(put):
-    loss = torch.ones(())
-    assert holds_loss(put(loss), loss)
-    assert not holds_loss(put(loss.clone()), loss)
-
-
 CLASSES = torch.tensor([0, 2, 1, 1]), torch.tensor([1, 1, 0, 2])
 ONE_HOT = tuple(nn.functional.one_hot(each, 3).float() for each in CLASSES)
 
 
 @pytest.mark.parametrize("kind", [nn.NLLLoss, nn.MultiMarginLoss, nn.MultiLabelMarginLoss])
-def test_losses_of_classes_take_no_shares(kind: type[nn.Module]) -> None:
+def test_losses_of_classes_take_no_shares(kind):
     assert targets_taken(kind()) == "classes"
     with pytest.raises((RuntimeError, ValueError)):
         kind()(torch.rand(4, 3), ONE_HOT[0])
@@ -79,7 +66,7 @@ def test_losses_of_classes_take_no_shares(kind: type[nn.Module]) -> None:
         *((kind(), tuple(2 * each - 1 for each in ONE_HOT)) for kind in (nn.HingeEmbeddingLoss, nn.SoftMarginLoss)),
     ],
 )
-def test_shares_are_taken_where_the_loss_of_a_mixture_is_the_mixture_of_losses(loss: nn.Module, pair: tuple) -> None:
+def test_shares_are_taken_where_the_loss_of_a_mixture_is_the_mixture_of_losses(loss, pair):
     outputs = torch.rand(4, 3)
     of_mixture, mixture = loss(outputs, (pair[0] + pair[1]) / 2), (loss(outputs, pair[0]) + loss(outputs, pair[1])) / 2
     assert torch.allclose(of_mixture, mixture) is (targets_taken(loss) != "1 and -1")

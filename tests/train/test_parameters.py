@@ -1,7 +1,6 @@
 """Optimizers that were made before follow a model whose parameters change, each in its place, with its state."""
 
 import itertools
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ from engine_core.surgery import follow_parameters
 SGD = torch.optim.SGD
 
 
-def replace_modules(model: Any, policies: Any, optimizers: Any = ()) -> list[str]:
+def replace_modules(model, policies, optimizers=()):
     """Put what the policies return in place of modules by type, as simply as it can be done; return the places."""
     optimizers = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
     before = dict(model.named_parameters(remove_duplicate=False))
@@ -31,46 +30,46 @@ def replace_modules(model: Any, policies: Any, optimizers: Any = ()) -> list[str
 class Wrap(nn.Module):
     """Holds the module that it stands for."""
 
-    def __init__(self, inner: nn.Module) -> None:
+    def __init__(self, inner):
         super().__init__()
         self.inner = inner
 
-    def forward(self, x: torch.Tensor) -> Any:
+    def forward(self, x):
         return self.inner(x)
 
 
-def wrap(module: nn.Module, name: str) -> nn.Module:
+def wrap(module, name):
     return Wrap(module)
 
 
-def layers(*sizes: int) -> Any:
+def layers(*sizes):
     """Return Linears of these sizes with ReLUs between them."""
     pairs = itertools.pairwise(sizes)
     return nn.Sequential(*[part for pair in pairs for part in (nn.Linear(*pair), nn.ReLU())][:-1])
 
 
-def new_linear(module: nn.Linear, name: str) -> nn.Module:
+def new_linear(module, name):
     return nn.Linear(module.in_features, module.out_features)
 
 
-def prelu(module: nn.Module, name: str) -> nn.Module:
+def prelu(module, name):
     return nn.PReLU()
 
 
-def step(model: nn.Module, *optimizers: torch.optim.Optimizer) -> None:
+def step(model, *optimizers):
     model(torch.ones(2, 2)).square().sum().backward()
     for optimizer in optimizers:
         optimizer.step()
         optimizer.zero_grad()
 
 
-def trained(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[list[str]]:
+def trained(model, optimizer):
     """Return the names of the parameters in each group."""
     names = {parameter: name for name, parameter in model.named_parameters()}
     return [[names.get(parameter, "?") for parameter in group["params"]] for group in optimizer.param_groups]
 
 
-def test_new_parameters_take_the_places_of_the_former_in_their_groups() -> None:
+def test_new_parameters_take_the_places_of_the_former_in_their_groups():
     model = layers(2, 3, 2)
     bias = {"params": [model[2].bias, model[0].bias], "lr": 0.2, "weight_decay": 0.0}
     optimizer = SGD([bias, {"params": [model[0].weight, model[2].weight]}], lr=0.1, weight_decay=0.5)
@@ -81,7 +80,7 @@ def test_new_parameters_take_the_places_of_the_former_in_their_groups() -> None:
     assert all(mine is group for mine, group in zip(optimizer.param_groups, groups, strict=True))
 
 
-def test_the_state_of_what_stays_is_kept_and_of_what_goes_is_dropped() -> None:
+def test_the_state_of_what_stays_is_kept_and_of_what_goes_is_dropped():
     model = layers(2, 3, 2)
     optimizer = torch.optim.Adam(model.parameters())
     step(model, optimizer)
@@ -98,7 +97,7 @@ def test_the_state_of_what_stays_is_kept_and_of_what_goes_is_dropped() -> None:
     assert optimizer.state[model[0].inner.weight]["step"] == 2
 
 
-def test_a_new_name_joins_what_is_around_it_where_its_module_trained_nothing() -> None:
+def test_a_new_name_joins_what_is_around_it_where_its_module_trained_nothing():
     model = nn.ModuleDict({"body": layers(2, 3, 2), "head": nn.Linear(2, 2), "end": nn.ReLU()})
     parts = [{"params": model[part].parameters()} for part in ("body", "head")]
     optimizer = SGD(parts, lr=0.1)
@@ -109,7 +108,7 @@ def test_a_new_name_joins_what_is_around_it_where_its_module_trained_nothing() -
     ]
 
 
-def test_a_new_name_that_several_optimizers_could_train_is_refused_with_a_remedy() -> None:
+def test_a_new_name_that_several_optimizers_could_train_is_refused_with_a_remedy():
     model = layers(2, 3, 2)
     optimizers = [SGD(model[place].parameters(), lr=0.1) for place in (0, 2)]
     with pytest.raises(ArgumentError) as error:
@@ -120,7 +119,7 @@ def test_a_new_name_that_several_optimizers_could_train_is_refused_with_a_remedy
     )
 
 
-def test_a_tie_that_surgery_cuts_leaves_both_ends_trained() -> None:
+def test_a_tie_that_surgery_cuts_leaves_both_ends_trained():
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     model[1].weight = model[0].weight
     optimizer = SGD([{"params": [model[0].weight]}, {"params": [model[0].bias, model[1].bias]}], lr=0.1)
@@ -130,13 +129,12 @@ def test_a_tie_that_surgery_cuts_leaves_both_ends_trained() -> None:
 
 
 needs_names = pytest.mark.skipif(
-    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6),
-    reason="groups have names since torch 2.6",
+    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6), reason="groups have names since torch 2.6"
 )
 
 
 @needs_names
-def test_names_in_groups_stay_true() -> None:
+def test_names_in_groups_stay_true():
     model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2), nn.Linear(2, 2))
     optimizer = SGD(model.named_parameters(), lr=0.1)
     policies = {
@@ -150,7 +148,7 @@ def test_names_in_groups_stay_true() -> None:
     optimizer.load_state_dict(optimizer.state_dict())
 
 
-def test_an_optimizer_that_remembers_all_parameters_at_once_is_refused_where_they_change() -> None:
+def test_an_optimizer_that_remembers_all_parameters_at_once_is_refused_where_they_change():
     model = layers(2, 3, 2)
     optimizer = torch.optim.LBFGS(model.parameters())
     assert replace_modules(model, {nn.Linear: wrap}, optimizers=[optimizer]) == ["0", "2"]
@@ -160,33 +158,33 @@ def test_an_optimizer_that_remembers_all_parameters_at_once_is_refused_where_the
         replace_modules(model, {nn.ReLU: prelu}, optimizers=[optimizer])
 
 
-def decayed_or_not(model: nn.Module) -> torch.optim.Optimizer:
+def decayed_or_not(model):
     """Return an optimizer with weight decay for matrices only, as is usual."""
     parameters = list(model.parameters())
     matrices, rest = ([p for p in parameters if (p.dim() > 1) is wide] for wide in (True, False))
     return SGD([{"params": matrices, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}], lr=0.1)
 
 
-def gated(module: nn.Linear, name: str) -> nn.Module:
+def gated(module, name):
     """Return the layer with another beside it."""
     return nn.ModuleDict({"inner": module, "gate": nn.Linear(module.in_features, module.out_features)})
 
 
-def scaled(module: nn.Linear, name: str) -> nn.Module:
+def scaled(module, name):
     """Return the layer with a vector and a matrix of other names."""
     new = nn.ModuleDict({"inner": module})
     new.scale, new.mixing = nn.Parameter(torch.ones(2)), nn.Parameter(torch.eye(2))
     return new
 
 
-def test_a_new_parameter_joins_those_that_have_its_name_elsewhere() -> None:
+def test_a_new_parameter_joins_those_that_have_its_name_elsewhere():
     model = layers(2, 2)
     optimizer = decayed_or_not(model)
     replace_modules(model, {nn.Linear: gated}, optimizers=optimizer)
     assert trained(model, optimizer) == [["0.inner.weight", "0.gate.weight"], ["0.inner.bias", "0.gate.bias"]]
 
 
-def test_among_those_with_its_name_or_without_any_it_joins_those_with_as_many_dimensions() -> None:
+def test_among_those_with_its_name_or_without_any_it_joins_those_with_as_many_dimensions():
     model = nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2), nn.ReLU())
     optimizer = decayed_or_not(model)
     replace_modules(model, {nn.Linear: scaled, nn.ReLU: prelu}, optimizers=optimizer)
@@ -196,7 +194,7 @@ def test_among_those_with_its_name_or_without_any_it_joins_those_with_as_many_di
     ]
 
 
-def test_what_is_nearer_counts_more_than_what_is_alike() -> None:
+def test_what_is_nearer_counts_more_than_what_is_alike():
     model = layers(2, 2, 2)
     weights = {"params": [model[0].weight, model[2].weight]}
     optimizer = SGD([weights, {"params": [model[0].bias]}, {"params": [model[2].bias]}], lr=0.1)
@@ -204,7 +202,7 @@ def test_what_is_nearer_counts_more_than_what_is_alike() -> None:
     assert [group[-1] for group in trained(model, optimizer)] == ["2.gate.weight", "0.gate.bias", "2.gate.bias"]
 
 
-def test_the_one_of_several_optimizers_with_its_like_trains_it_and_without_one_it_is_refused() -> None:
+def test_the_one_of_several_optimizers_with_its_like_trains_it_and_without_one_it_is_refused():
     model = layers(2, 2, 2)
     optimizers = [SGD([model[0].weight, model[2].weight], lr=0.1), SGD([model[0].bias, model[2].bias], lr=0.1)]
     replace_modules(model, {nn.Linear: lambda m, n: gated(m, n) if n == "0" else None}, optimizers=optimizers)

@@ -1,8 +1,6 @@
 """A run that pauses, on request or after a wall-clock limit: saved, and resumed as if it had not paused."""
 
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -15,7 +13,7 @@ from engine_core.errors import ArgumentError
 from .parts import Memory, at, batches, net, same, trainer, writing_down
 
 
-def run(folder: Path, *callbacks: Any, loggers: Any = (), **settings: Any) -> Any:
+def run(folder, *callbacks, loggers=(), **settings):
     return trainer(
         batches(8, 8, 8),
         net(dropout=0.2),
@@ -29,11 +27,11 @@ def run(folder: Path, *callbacks: Any, loggers: Any = (), **settings: Any) -> An
     )
 
 
-def pausing(event: str, batch: int) -> Any:
+def pausing(event, batch):
     return at(event, lambda state: state.pause_training() if state.timestamp.batch == batch else None)
 
 
-def weights(made: Any) -> dict[str, Any]:
+def weights(made):
     return dict(made.state.model.state_dict())
 
 
@@ -46,7 +44,7 @@ PLACES = [
 
 
 @pytest.mark.filterwarnings("ignore:fit.. has nothing to do")  # where it resumes a finished run
-def test_a_run_that_pauses_and_is_resumed_is_the_run_that_did_not(tmp_path: Path) -> None:
+def test_a_run_that_pauses_and_is_resumed_is_the_run_that_did_not(tmp_path):
     logged = Memory()
     with run(tmp_path / "whole", loggers=logged) as whole:
         whole.fit()
@@ -61,8 +59,8 @@ def test_a_run_that_pauses_and_is_resumed_is_the_run_that_did_not(tmp_path: Path
         assert first.metrics + second.metrics == logged.metrics, folder.name
 
 
-def test_it_ends_after_the_batch_is_saved_without_an_evaluation_and_has_its_fit_end(tmp_path: Path) -> None:
-    events: list[str] = []
+def test_it_ends_after_the_batch_is_saved_without_an_evaluation_and_has_its_fit_end(tmp_path):
+    events = []
     wanted = ("batch_end", "batch_checkpoint", "eval_start", "fit_end")
     with run(tmp_path, pausing("batch_end", 1), writing_down(events, wanted)) as made:
         made.fit()
@@ -72,7 +70,7 @@ def test_it_ends_after_the_batch_is_saved_without_an_evaluation_and_has_its_fit_
 
 
 @pytest.fixture
-def sleeping(monkeypatch: pytest.MonkeyPatch) -> Any:
+def sleeping(monkeypatch):
     """Return `sleeping(event, seconds)`, a callback after which the clock of time limits is later."""
     now = SimpleNamespace(s=0.0)
     monkeypatch.setattr(time_limit, "time", SimpleNamespace(monotonic=lambda: now.s))
@@ -80,23 +78,21 @@ def sleeping(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize(("event", "batch"), [("batch_start", 1), ("eval_batch_start", 2)])
-def test_a_time_limit_pauses_after_the_batch_in_which_it_is_reached(
-    event: str, batch: int, sleeping: Any, tmp_path: Path
-) -> None:
+def test_a_time_limit_pauses_after_the_batch_in_which_it_is_reached(event, batch, sleeping, tmp_path):
     with run(tmp_path, sleeping(event, 1.1), TimeLimit("1sec")) as made:
         made.fit()
     assert made.state.timestamp.batch == batch
     assert made.state.loop.pause_requested
 
 
-def test_a_resumed_run_has_the_whole_limit_again(sleeping: Any, tmp_path: Path) -> None:
+def test_a_resumed_run_has_the_whole_limit_again(sleeping, tmp_path):
     for batch in (2, 4):
         with run(tmp_path, sleeping("batch_start", 0.6), TimeLimit("1sec"), autoresume=True) as made:
             made.fit()
         assert made.state.timestamp.batch == batch
 
 
-def test_a_time_limit_that_stops_ends_the_training_with_the_last_evaluation(sleeping: Any) -> None:
+def test_a_time_limit_that_stops_ends_the_training_with_the_last_evaluation(sleeping):
     limited = [sleeping("batch_start", 1.1), TimeLimit("1sec", then="stop")]
     with trainer(batches(8, 8, 8), callbacks=limited, eval_dataloader=batches(4)) as made:
         made.fit()
@@ -105,18 +101,18 @@ def test_a_time_limit_that_stops_ends_the_training_with_the_last_evaluation(slee
     assert not made.state.loop.pause_requested
 
 
-def test_a_pause_without_a_saver_is_refused_at_the_start() -> None:
+def test_a_pause_without_a_saver_is_refused_at_the_start():
     with trainer(callbacks=TimeLimit("1h")) as made, pytest.raises(ArgumentError, match="then='stop'"):
         made.fit()
 
 
 @pytest.mark.parametrize(("arguments", "why"), [(("10ep",), "'10ep'.*max_duration"), (("1h", "end"), "then='end'")])
-def test_a_limit_is_a_time(arguments: Any, why: str) -> None:
+def test_a_limit_is_a_time(arguments, why):
     with pytest.raises(ArgumentError, match=why):
         TimeLimit(*arguments)
 
 
-def test_a_fit_with_less_time_than_its_evaluation_takes_makes_progress(sleeping: Any, tmp_path: Path) -> None:
+def test_a_fit_with_less_time_than_its_evaluation_takes_makes_progress(sleeping, tmp_path):
     reached = []
     for _ in range(4):
         naps = [sleeping("eval_batch_start", 0.7), TimeLimit("1sec")]
@@ -126,7 +122,7 @@ def test_a_fit_with_less_time_than_its_evaluation_takes_makes_progress(sleeping:
     assert reached == [2, 3, 4, 5]
 
 
-def test_what_is_asked_for_before_a_fit_does_not_end_it_and_a_stop_comes_before_a_pause(tmp_path: Path) -> None:
+def test_what_is_asked_for_before_a_fit_does_not_end_it_and_a_stop_comes_before_a_pause(tmp_path):
     with run(tmp_path, pausing("batch_end", 3)) as made:
         made.fit()
     with run(tmp_path, autoresume=True) as resumed:

@@ -1,7 +1,5 @@
 """Number formats and devices, and what is said where there is none."""
 
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
@@ -14,7 +12,7 @@ CPU = torch.device("cpu")
 without_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="says what is said where there is no CUDA")
 
 
-def message(**settings: Any) -> str:
+def message(**settings):
     with pytest.raises(ArgumentError) as error:
         trainer(**settings)
     return str(error.value)
@@ -29,10 +27,7 @@ SPREAD = "the model is spread over several devices (0.weight on cpu, 1.weight on
     [
         ({"precision": "amp_bf17"}, "precision 'amp_bf17' is unknown; did you mean 'amp_bf16'?"),
         ({"precision": 16}, "precision 16 is unknown; known: amp_bf16, amp_fp16, fp32"),
-        (
-            {"precision": "amp_fp16"},
-            "precision 'amp_fp16' needs a CUDA device, this is cpu; use 'amp_bf16' or 'fp32'",
-        ),
+        ({"precision": "amp_fp16"}, "precision 'amp_fp16' needs a CUDA device, this is cpu; use 'amp_bf16' or 'fp32'"),
         *(
             ({"device": device}, f"device {device!r} is not 'auto', 'cpu', 'cuda' or 'mps'")
             for device in ("gpu", "cpu:x", None, 1.5)
@@ -41,15 +36,15 @@ SPREAD = "the model is spread over several devices (0.weight on cpu, 1.weight on
         ({"model": nn.Sequential(linear(), nn.Linear(3, 3, device="meta"))}, SPREAD),
     ],
 )
-def test_what_can_not_run_is_refused_with_what_can(settings: Any, expected: str) -> None:
+def test_what_can_not_run_is_refused_with_what_can(settings, expected):
     assert message(**settings) == expected
 
 
-def test_forward_and_loss_run_under_autocast_in_training_and_evaluation() -> None:
+def test_forward_and_loss_run_under_autocast_in_training_and_evaluation():
     """On the CPU autocast makes products of matrices bfloat16; weights and their gradients stay float32."""
-    seen: list[tuple[torch.dtype, bool]] = []
+    seen = []
 
-    def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def loss(outputs, targets):
         seen.append((outputs.dtype, torch.is_autocast_enabled("cpu")))
         return nn.functional.cross_entropy(outputs, targets)
 
@@ -60,8 +55,8 @@ def test_forward_and_loss_run_under_autocast_in_training_and_evaluation() -> Non
     assert not torch.is_autocast_enabled("cpu")
 
 
-def test_plugins_run_outside_of_autocast() -> None:
-    seen: list[bool] = []
+def test_plugins_run_outside_of_autocast():
+    seen = []
     events = ("before_forward", "after_forward", "after_loss", "eval_after_forward")
     notes = [at(event, lambda state: seen.append(torch.is_autocast_enabled("cpu"))) for event in events]
     trainer(batches(8), precision="amp_bf16", eval_dataloader=batches(3), callbacks=notes).fit()
@@ -70,16 +65,14 @@ def test_plugins_run_outside_of_autocast() -> None:
 
 @pytest.mark.parametrize("microbatch_size", [None, 4])
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_scaled_gradients_are_unscaled_before_clipping_and_stepping(
-    reduction: str, microbatch_size: int | None
-) -> None:
+def test_scaled_gradients_are_unscaled_before_clipping_and_stepping(reduction, microbatch_size):
     """With a scaler of the CPU, in the place that the one of CUDA has; by hand it is torch's own recipe."""
     loss_fn = nn.CrossEntropyLoss(reduction=reduction)
     ours, theirs = linear(), linear()
     optimizer, scaler = torch.optim.SGD(theirs.parameters(), lr=0.1), torch.amp.GradScaler("cpu", init_scale=1024.0)
     for inputs, targets in batches(8, 8):
         optimizer.zero_grad()
-        loss: Any = loss_fn(theirs(inputs), targets)
+        loss = loss_fn(theirs(inputs), targets)
         scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
         nn.utils.clip_grad_norm_(theirs.parameters(), 0.05)
@@ -92,7 +85,7 @@ def test_scaled_gradients_are_unscaled_before_clipping_and_stepping(
     torch.testing.assert_close(ours.state_dict(), theirs.state_dict(), rtol=most, atol=most)
 
 
-def test_a_step_whose_scaled_gradients_overflow_is_left_out() -> None:
+def test_a_step_whose_scaled_gradients_overflow_is_left_out():
     memory, model = Memory(), linear()
     before = model.weight.detach().clone()
     data = [(100 * inputs, targets) for inputs, targets in batches(8)]
@@ -105,24 +98,24 @@ def test_a_step_whose_scaled_gradients_overflow_is_left_out() -> None:
 
 
 @without_cuda
-def test_a_device_that_is_not_there_is_refused() -> None:
+def test_a_device_that_is_not_there_is_refused():
     assert message(device="cuda") == "device 'cuda' is not available here; use 'auto' or 'cpu'"
     assert message(device="cuda:3") == "device 'cuda:3' is not available here; use 'auto' or 'cpu'"
 
 
-def test_the_loss_and_the_metrics_go_to_the_device_with_the_model() -> None:
+def test_the_loss_and_the_metrics_go_to_the_device_with_the_model():
     """A loss has weights of classes, a metric has counts."""
-    moved: list[Any] = []
+    moved = []
 
     class Weighted(nn.CrossEntropyLoss):
-        def to(self, *where: Any) -> Any:
+        def to(self, *where):
             moved.append(("loss", *where))
             return super().to(*where)
 
     class Counts(nn.Module):
         update = compute = reset = nn.Module.forward
 
-        def to(self, *where: Any) -> Any:
+        def to(self, *where):
             moved.append(("metric", *where))
             return super().to(*where)
 

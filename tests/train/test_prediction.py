@@ -2,8 +2,6 @@
 
 import gc
 import random
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State, Timestamp
+from engine_core import Algorithm, AlgorithmMetadata, Event, Timestamp
 from engine_core.errors import ArgumentError, ArgumentTypeError, ClosedEngineError, EngineError
 
 from .parts import Memory, at, batches, linear, net, notes, rows, same, trainer, writing_down
@@ -19,7 +17,7 @@ from .parts import Memory, at, batches, linear, net, notes, rows, same, trainer,
 INPUTS, TARGETS = rows(8)
 
 
-def expected(model: nn.Module, *inputs: torch.Tensor) -> list[torch.Tensor]:
+def expected(model, *inputs):
     """Return the outputs in eval mode."""
     modes = [module.training for module in model.modules()]
     model.eval()
@@ -42,7 +40,7 @@ def expected(model: nn.Module, *inputs: torch.Tensor) -> list[torch.Tensor]:
     ],
     ids=["pair", "three", "list", "inputs", "used once", "loader"],
 )
-def test_the_model_gets_the_inputs_in_eval_mode_and_no_targets_are_needed(loader: Any) -> None:
+def test_the_model_gets_the_inputs_in_eval_mode_and_no_targets_are_needed(loader):
     model = net(dropout=0.5)
     made = trainer(model=model)
     (outputs,) = made.predict(loader)
@@ -51,23 +49,23 @@ def test_the_model_gets_the_inputs_in_eval_mode_and_no_targets_are_needed(loader
 
 
 class Total(nn.Module):
-    def forward(self, batch: Any) -> Any:
+    def forward(self, batch):
         return batch["x"] + batch["y"]
 
 
 class OwnLoss(Total):
-    def loss(self, outputs: Any, batch: Any) -> Any:
+    def loss(self, outputs, batch):
         return outputs.mean()
 
 
 @pytest.mark.parametrize("model", [OwnLoss(), Total()])
-def test_a_mapping_is_the_inputs_and_a_model_with_its_own_loss_gets_the_whole_batch(model: nn.Module) -> None:
+def test_a_mapping_is_the_inputs_and_a_model_with_its_own_loss_gets_the_whole_batch(model):
     (outputs,) = trainer(None, model, loss_fn=None, optimizers=None).predict([{"x": INPUTS, "y": INPUTS}])
     assert torch.equal(outputs, INPUTS + INPUTS)
 
 
-def test_it_fires_the_events_of_an_evaluation_and_computes_and_logs_nothing_else() -> None:
-    events: list[str] = []
+def test_it_fires_the_events_of_an_evaluation_and_computes_and_logs_nothing_else():
+    events = []
     memory = Memory()
     labels = at("eval_batch_end", lambda state: events.append(f"{state.dataloader_label} {state.eval_timestamp.batch}"))
     made = trainer(callbacks=[writing_down(events), labels], loggers=memory, metrics=None, loss_fn=fails)
@@ -78,7 +76,7 @@ def test_it_fires_the_events_of_an_evaluation_and_computes_and_logs_nothing_else
     assert (memory.metrics, made.state.metrics) == ([], {})
 
 
-def fails(*given: Any) -> Any:
+def fails(*given):
     raise ZeroDivisionError
 
 
@@ -87,15 +85,15 @@ class Doubled(Algorithm):
 
     metadata = AlgorithmMetadata(events=("eval_start", "eval_end"), writes=("model",))
 
-    def match(self, event: Event, state: State) -> bool:
+    def match(self, event, state):
         return True
 
-    def apply(self, event: Event, state: State, logger: Logger) -> None:
-        model: Any = state.model
+    def apply(self, event, state, logger):
+        model = state.model
         model.weight *= 2 if event is Event.EVAL_START else 0.5  # in place, so it fails where gradients are recorded
 
 
-def everything(made: Any) -> dict[str, Any]:
+def everything(made):
     state = made.state
     fields = [
         "batch",
@@ -117,28 +115,28 @@ def everything(made: Any) -> dict[str, Any]:
     }
 
 
-def exhausted(given: Iterator[Any]) -> None:
+def exhausted(given):
     assert len(list(given)) == 3
 
 
-def closed(given: Any) -> None:
+def closed(given):
     next(given)
     given.close()
 
 
-def collected(given: Any) -> None:
+def collected(given):
     next(given)
     del given
     gc.collect()
 
 
-def never_begun(given: Any) -> None:
+def never_begun(given):
     given.close()
 
 
-def test_in_between_modes_and_draws_are_the_callers_and_what_the_loader_draws_differs() -> None:
+def test_in_between_modes_and_draws_are_the_callers_and_what_the_loader_draws_differs():
     class Draws:
-        def __iter__(self) -> Iterator[Any]:
+        def __iter__(self):
             return (torch.rand(2, 4) for _ in range(3))
 
     made = trainer(model=nn.Identity(), optimizers=None)
@@ -157,20 +155,20 @@ def test_in_between_modes_and_draws_are_the_callers_and_what_the_loader_draws_di
 class Breaks:
     """Draws, and gives a batch that the model can't take after the first."""
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self):
         for width in (4, 9, 4):
             draw()
             yield (torch.zeros(2, width),)
 
 
-def draw() -> None:
+def draw():
     random.random()
     np.random.random()
     torch.rand(2)
 
 
 @pytest.mark.parametrize("ends", [exhausted, closed, collected, never_begun])
-def test_whatever_ends_it_everything_is_as_before(ends: Callable[[Any], None]) -> None:
+def test_whatever_ends_it_everything_is_as_before(ends):
     made = trainer(max_duration="2ep", algorithms=Doubled(), callbacks=at("eval_batch_start", lambda state: draw()))
     made.fit("1ep")
     made.state.model.bias.requires_grad = True
@@ -181,7 +179,7 @@ def test_whatever_ends_it_everything_is_as_before(ends: Callable[[Any], None]) -
     made.fit()
 
 
-def test_if_it_fails_everything_is_as_before_and_the_error_is_the_models() -> None:
+def test_if_it_fails_everything_is_as_before_and_the_error_is_the_models():
     made = trainer(algorithms=Doubled())
     before, given = everything(made), made.predict(Breaks())
     assert same(next(given), expected(doubled(linear()), torch.zeros(2, 4))[0])
@@ -192,12 +190,12 @@ def test_if_it_fails_everything_is_as_before_and_the_error_is_the_models() -> No
     assert list(given) == []
 
 
-def doubled(model: Any) -> Any:
+def doubled(model):
     model.weight.data *= 2
     return model
 
 
-def test_meanwhile_nothing_else_runs_and_afterwards_it_does() -> None:
+def test_meanwhile_nothing_else_runs_and_afterwards_it_does():
     made = trainer(eval_dataloader=batches(3))
     other, given = made.predict(batches(8)), made.predict(batches(8, 3))
     next(given)
@@ -217,12 +215,12 @@ def test_meanwhile_nothing_else_runs_and_afterwards_it_does() -> None:
         ([], ArgumentError, r"the loader of predict\(\) is empty"),
     ],
 )
-def test_what_gives_no_batches_is_refused_at_once(loader: Any, error: type[Exception], message: str) -> None:
+def test_what_gives_no_batches_is_refused_at_once(loader, error, message):
     with pytest.raises(error, match=message):
         trainer().predict(loader)
 
 
-def test_a_closed_trainer_predicts_nothing_and_what_has_begun_ends_as_if_closed() -> None:
+def test_a_closed_trainer_predicts_nothing_and_what_has_begun_ends_as_if_closed():
     model = linear()
     made = trainer(model=model, algorithms=Doubled())
     given = made.predict(batches(8, 3))
@@ -238,8 +236,8 @@ def test_a_closed_trainer_predicts_nothing_and_what_has_begun_ends_as_if_closed(
         made.predict(batches(8))
 
 
-def test_under_autocast_outputs_are_what_an_evaluation_computes_as_float32() -> None:
-    seen: list[torch.Tensor] = []
+def test_under_autocast_outputs_are_what_an_evaluation_computes_as_float32():
+    seen = []
     keep = at("eval_after_forward", lambda state: seen.append(state.outputs))
     made = trainer(precision="amp_bf16", callbacks=keep)
     made.eval([(INPUTS, TARGETS)])
@@ -248,6 +246,6 @@ def test_under_autocast_outputs_are_what_an_evaluation_computes_as_float32() -> 
     assert torch.equal(outputs, seen[0].float())
 
 
-def test_a_list_of_samples_is_not_taken_for_inputs() -> None:
+def test_a_list_of_samples_is_not_taken_for_inputs():
     with pytest.raises(ArgumentTypeError, match="is a list of 2 samples"):
         list(trainer().predict([[{"x": INPUTS[0]}, {"x": INPUTS[1]}]]))

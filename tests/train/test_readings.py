@@ -1,28 +1,25 @@
 """The loss of each step: logged with its step, warned of if it is not finite, one step late on a device."""
 
 import warnings
-from typing import Any
 
 import pytest
-import torch
 
-from engine_core import State
 from engine_core.errors import NonFiniteLossWarning
 
 from .parts import Memory, at, batches, linear, notes, trainer
 
 
-def spoiled(at_batch: int, value: float = float("nan")) -> Any:
+def spoiled(at_batch, value=float("nan")):
     """Return a loss function that gives `value` at one call."""
     calls = iter(range(100))
     return lambda outputs, targets: outputs.mean() * (value if next(calls) == at_batch else 1.0)
 
 
-def test_it_warns_each_time_that_the_loss_turns_not_finite_and_not_at_each_step_after() -> None:
+def test_it_warns_each_time_that_the_loss_turns_not_finite_and_not_at_each_step_after():
     bad = {1, 2, 4}
     calls = iter(range(100))
 
-    def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def loss(outputs, targets):
         return 0 * outputs.mean() + (float("nan") if next(calls) in bad else 1.0)
 
     with pytest.warns(NonFiniteLossWarning) as caught:
@@ -37,7 +34,7 @@ def test_it_warns_each_time_that_the_loss_turns_not_finite_and_not_at_each_step_
     )
 
 
-def test_asked_to_stop_it_stops_before_the_step_that_would_spoil_the_weights() -> None:
+def test_asked_to_stop_it_stops_before_the_step_that_would_spoil_the_weights():
     model = linear()
     made = trainer(batches(8, 8, 8), model, loss_fn=spoiled(1))
     with warnings.catch_warnings():
@@ -49,16 +46,16 @@ def test_asked_to_stop_it_stops_before_the_step_that_would_spoil_the_weights() -
     assert (made.state.timestamp.epoch, made.state.timestamp.batch) == (1, 2)
 
 
-def late_trainer(memory: Memory, **settings: Any) -> Any:
+def late_trainer(memory, **settings):
     """Return a trainer that reads losses late, as it does on a device."""
     made = trainer(loggers=memory, **settings)
     made._session.readings.is_late = True
     return made
 
 
-def test_read_late_a_fit_logs_what_it_logs_otherwise_and_in_the_same_order_one_step_later() -> None:
+def test_read_late_a_fit_logs_what_it_logs_otherwise_and_in_the_same_order_one_step_later():
     """What is held is read before an evaluation and at the end of fit."""
-    said: list[int] = []
+    said = []
     note = at("batch_end", lambda state: said.append(len(late.metrics)))
     settings = {"data": batches(8, 8, 8), "eval_dataloader": batches(3), "eval_interval": "2ba", "max_duration": "2ep"}
     late, at_once = Memory(), Memory()
@@ -69,8 +66,8 @@ def test_read_late_a_fit_logs_what_it_logs_otherwise_and_in_the_same_order_one_s
     assert [next(iter(metrics)) for _, metrics in late.metrics][:3] == ["train/loss", "train/loss", "eval/loss"]
 
 
-def test_read_late_the_last_loss_is_not_lost_when_training_breaks_off() -> None:
-    def stop(state: State) -> None:
+def test_read_late_the_last_loss_is_not_lost_when_training_breaks_off():
+    def stop(state):
         if state.timestamp.batch == 1:
             raise KeyboardInterrupt
 
@@ -81,8 +78,8 @@ def test_read_late_the_last_loss_is_not_lost_when_training_breaks_off() -> None:
     assert [step for step, _ in memory.metrics] == [0]
 
 
-def test_read_late_a_bad_loss_never_takes_the_place_of_what_broke_training_off() -> None:
-    def stop(state: State) -> None:
+def test_read_late_a_bad_loss_never_takes_the_place_of_what_broke_training_off():
+    def stop(state):
         if state.timestamp.batch == 1:
             raise KeyboardInterrupt
 

@@ -1,15 +1,13 @@
 """A resumed run is the run that was never interrupted, bit for bit."""
 
 import random
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, TensorDataset
 
-from engine_core import Algorithm, AlgorithmMetadata, Callback, Event, Logger, State
+from engine_core import Algorithm, AlgorithmMetadata, Callback, Event
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.randomness import OwnGenerator
 
@@ -23,60 +21,60 @@ class Noise(Algorithm):
 
     metadata = AlgorithmMetadata(events=(Event.AFTER_DATALOADER,), writes=("batch",))
 
-    def __init__(self, std: float = 0.1) -> None:
+    def __init__(self, std=0.1):
         self.std = std
         self._generator = OwnGenerator("noise")
         self._count = 0
 
-    def match(self, event: Event, state: State) -> bool:
+    def match(self, event, state):
         return event is Event.AFTER_DATALOADER
 
-    def apply(self, event: Event, state: State, logger: Logger) -> None:
+    def apply(self, event, state, logger):
         self._count += 1
         inputs = state.batch_get_item(0)
         noise = torch.randn(inputs.shape, generator=self._generator.of(state, self))
         state.batch_set_item(0, inputs + self.std * noise)
         logger.log_metrics({"noise/count": self._count})
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self):
         return {"count": self._count, **self._generator.state_dict()}
 
-    def load_state_dict(self, state: Any) -> None:
+    def load_state_dict(self, state):
         self._count = state["count"]
         self._generator.load_state_dict(state)
 
 
 class Counts(Callback):
-    def __init__(self) -> None:
+    def __init__(self):
         self.batches = 0
 
-    def batch_end(self, state: State, logger: Logger) -> None:
+    def batch_end(self, state, logger):
         self.batches += 1
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self):
         return {"batches": self.batches}
 
-    def load_state_dict(self, state: Any) -> None:
+    def load_state_dict(self, state):
         self.batches = state["batches"]
 
 
-def loader() -> Any:
+def loader():
     return DataLoader(TensorDataset(*rows(20)), batch_size=6, shuffle=True)
 
 
-def of_two_groups(parameters: Any) -> torch.optim.Adam:
+def of_two_groups(parameters):
     parameters = list(parameters)
     return torch.optim.Adam([{"params": parameters[2:4], "lr": 0.01}, {"params": parameters[4:], "name": "late"}])
 
 
-OPTIMIZERS: dict[str, Any] = {
+OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
     "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, amsgrad=True),
     "two": [lambda p: torch.optim.SGD(list(p)[:2], lr=0.1), of_two_groups],
     "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.5, centered=True),
     "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1),
 }
-SCHEDULERS: dict[str, Any] = {
+SCHEDULERS = {
     "cosine": lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=12),
     "one cycle": lambda o: lr_scheduler.OneCycleLR(o, max_lr=0.2, total_steps=20),
     "multi step": lambda o: lr_scheduler.MultiStepLR(o, [3, 7]),
@@ -88,7 +86,7 @@ SCHEDULERS: dict[str, Any] = {
 }
 
 
-def run(callbacks: Any = (), **settings: Any) -> Any:
+def run(callbacks=(), **settings):
     """Return a trainer and what it logs."""
     memory = Memory()
     given = {
@@ -104,7 +102,7 @@ def run(callbacks: Any = (), **settings: Any) -> Any:
     return trainer(loader(), net(dropout=0.3), **given), memory
 
 
-def all_of(made: Any) -> Any:
+def all_of(made):
     """Return everything that a run has produced."""
     state = made.state
     return [
@@ -120,7 +118,7 @@ def all_of(made: Any) -> Any:
     ]
 
 
-def saved_runs(folder: Path, interval: str = "1ba", **settings: Any) -> tuple[Any, Memory]:
+def saved_runs(folder, interval="1ba", **settings):
     """Run to the end and save all the way."""
     made, memory = run([CheckpointSaver(folder, interval, keep_last=None)], **settings)
     with made:
@@ -128,7 +126,7 @@ def saved_runs(folder: Path, interval: str = "1ba", **settings: Any) -> tuple[An
     return all_of(made), memory
 
 
-def resumed(path: Path, callbacks: Any = (), **settings: Any) -> tuple[Any, Memory]:
+def resumed(path, callbacks=(), **settings):
     random.seed(77)
     torch.manual_seed(77)
     made, memory = run(callbacks, load_path=path, **{"seed": None, **settings})
@@ -137,11 +135,11 @@ def resumed(path: Path, callbacks: Any = (), **settings: Any) -> tuple[Any, Memo
     return all_of(made), memory
 
 
-def checkpoints(folder: Path) -> list[Path]:
+def checkpoints(folder):
     return sorted(path for path in folder.iterdir() if path.is_dir())
 
 
-def test_saving_changes_nothing(tmp_path: Path) -> None:
+def test_saving_changes_nothing(tmp_path):
     made, memory = run()
     with made:
         made.fit()
@@ -150,7 +148,7 @@ def test_saving_changes_nothing(tmp_path: Path) -> None:
     assert memory.metrics == logged.metrics
 
 
-def assert_resumes(folder: Path, places: slice, **settings: Any) -> None:
+def assert_resumes(folder, places, **settings):
     """Compare the whole run with one that is resumed from some of its checkpoints."""
     whole, logged = saved_runs(folder, **settings)
     for path in checkpoints(folder)[places]:
@@ -160,12 +158,12 @@ def assert_resumes(folder: Path, places: slice, **settings: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:fit.. has nothing to do")  # where it resumes a finished run
-def test_it_is_the_run_that_was_never_interrupted(tmp_path: Path) -> None:
+def test_it_is_the_run_that_was_never_interrupted(tmp_path):
     assert_resumes(tmp_path, slice(None))
     assert len(checkpoints(tmp_path)) == 4 * EPOCHS + 1
 
 
-OTHERS: dict[str, dict[str, Any]] = {
+OTHERS = {
     **{name: {"optimizers": make} for name, make in OPTIMIZERS.items() if name != "sgd"},
     **{
         f"{name}, {interval}": {"schedulers": (make, interval)}
@@ -183,11 +181,11 @@ OTHERS: dict[str, dict[str, Any]] = {
 @pytest.mark.filterwarnings("ignore:BatchNorm .* each microbatch:UserWarning")
 @pytest.mark.filterwarnings("ignore:.* has (T_max|total_steps)=:engine_core.errors.DurationWarning")
 @pytest.mark.parametrize("settings", OTHERS.values(), ids=OTHERS)
-def test_whatever_the_settings(settings: Any, tmp_path: Path) -> None:
+def test_whatever_the_settings(settings, tmp_path):
     assert_resumes(tmp_path, slice(1, 8, 2), **settings)  # in an epoch, after its last batch, and in the next
 
 
-def test_a_resumed_run_can_be_resumed(tmp_path: Path) -> None:
+def test_a_resumed_run_can_be_resumed(tmp_path):
     whole, _ = saved_runs(tmp_path / "first")
     path, again = checkpoints(tmp_path / "first")[4], tmp_path / "again"
     resumed(path, [CheckpointSaver(again, "1ba", keep_last=None)])

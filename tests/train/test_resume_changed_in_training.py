@@ -2,14 +2,12 @@
 
 import shutil
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch.optim import lr_scheduler
 
-from engine_core import Callback, Logger, State
+from engine_core import Callback
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.checkpoint import read_content, write_content
 from engine_core.errors import CheckpointError, CheckpointWarning
@@ -20,11 +18,11 @@ from .parts import at, batches, net, same, trainer
 class Unfreeze(Callback):
     """Adds the first layer to the optimizer in the second epoch, and a rate of its own to its scheduler."""
 
-    def __init__(self, *, resumes: bool = True) -> None:
+    def __init__(self, *, resumes=True):
         self.resumes = resumes
 
-    def add(self, state: State) -> None:
-        optimizer: Any = state.optimizers[0]
+    def add(self, state):
+        optimizer = state.optimizers[0]
         if state.timestamp.epoch >= 1 and len(optimizer.param_groups) == 1:
             rate = 0.1 * optimizer.param_groups[0]["lr"]
             optimizer.add_param_group({"params": list(state.model[0].parameters()), "lr": rate})
@@ -32,10 +30,10 @@ class Unfreeze(Callback):
                 scheduler.base_lrs.append(0.001)
                 scheduler.lr_lambdas.append(scheduler.lr_lambdas[0])
 
-    def epoch_start(self, state: State, logger: Logger) -> None:
+    def epoch_start(self, state, logger):
         self.add(state)
 
-    def after_load(self, state: State, logger: Logger) -> None:
+    def after_load(self, state, logger):
         if self.resumes:
             self.add(state)
 
@@ -43,22 +41,22 @@ class Unfreeze(Callback):
 class Decay:
     """A rate that a scheduler saves, since it is no function."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.power = 0.9
 
-    def __call__(self, step: int) -> float:
+    def __call__(self, step):
         return self.power**step
 
 
-def made(folder: Path, *callbacks: Any, **settings: Any) -> Any:
-    def adam(parameters: Any) -> Any:
+def made(folder, *callbacks, **settings):
+    def adam(parameters):
         return torch.optim.Adam([*parameters][2:], lr=0.01)
 
     given = {"max_duration": "3ep", "seed": 3, "optimizers": adam, **settings}
     return trainer(batches(6, 6), net(0.2), callbacks=[*callbacks, CheckpointSaver(folder, "1ba")], **given)
 
 
-def of(one: Any) -> Any:
+def of(one):
     state = one.state
     rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in state.optimizers]
     return dict(state.model.state_dict()), [o.state_dict()["state"] for o in state.optimizers], rates
@@ -69,7 +67,7 @@ SCHEDULED = {"schedulers": lambda o: lr_scheduler.LambdaLR(o, Decay())}
 
 @pytest.mark.filterwarnings("ignore:no optimizer trains")
 @pytest.mark.parametrize(("length", "settings"), [("2ba", SCHEDULED), ("3ba", {}), ("3ba", SCHEDULED)])
-def test_a_group_that_is_added_in_training_is_resumed(length: str, settings: Any, tmp_path: Path) -> None:
+def test_a_group_that_is_added_in_training_is_resumed(length, settings, tmp_path):
     with made(tmp_path / "whole", Unfreeze(), **settings) as whole:
         whole.fit()
     with made(tmp_path / "first", Unfreeze(), **settings) as first:
@@ -80,12 +78,12 @@ def test_a_group_that_is_added_in_training_is_resumed(length: str, settings: Any
 
 
 @pytest.mark.filterwarnings("ignore:no optimizer trains")
-def test_an_optimizer_that_is_added_in_training_is_resumed(tmp_path: Path) -> None:
-    def add(state: Any) -> None:
+def test_an_optimizer_that_is_added_in_training_is_resumed(tmp_path):
+    def add(state):
         if state.timestamp.epoch >= 1 and len(state.optimizers) == 1:
             state.optimizers.append(torch.optim.SGD(state.model[0].parameters(), lr=0.1, momentum=0.9))
 
-    def callbacks() -> list[Any]:
+    def callbacks():
         return [at("epoch_start", add), at("after_load", add)]
 
     with made(tmp_path / "whole", *callbacks()) as whole:
@@ -98,10 +96,10 @@ def test_an_optimizer_that_is_added_in_training_is_resumed(tmp_path: Path) -> No
 
 
 @pytest.mark.filterwarnings("ignore:no optimizer trains")
-def test_a_callback_may_change_the_saved_rates_and_a_rollback_keeps_a_group_that_is_newer(tmp_path: Path) -> None:
+def test_a_callback_may_change_the_saved_rates_and_a_rollback_keeps_a_group_that_is_newer(tmp_path):
     kept, after = [], []
 
-    def roll_back(state: Any) -> None:
+    def roll_back(state):
         if state.timestamp.batch == 1:
             kept.append(state.loop.snapshot())
         elif state.timestamp.batch == 3:
@@ -120,7 +118,7 @@ def test_a_callback_may_change_the_saved_rates_and_a_rollback_keeps_a_group_that
 
 
 @pytest.mark.filterwarnings("ignore:no optimizer trains")
-def test_a_group_that_no_callback_adds_again_is_refused_with_the_place_to_add_it(tmp_path: Path) -> None:
+def test_a_group_that_no_callback_adds_again_is_refused_with_the_place_to_add_it(tmp_path):
     with made(tmp_path, Unfreeze()) as first:
         first.fit("3ba")
     with pytest.raises(CheckpointError) as refused:
@@ -132,8 +130,8 @@ def test_a_group_that_no_callback_adds_again_is_refused_with_the_place_to_add_it
     )
 
 
-def test_an_optimizer_of_another_class_that_a_callback_sets_is_refused_by_both_names(tmp_path: Path) -> None:
-    def replace(state: Any) -> None:
+def test_an_optimizer_of_another_class_that_a_callback_sets_is_refused_by_both_names(tmp_path):
+    def replace(state):
         state.optimizers = [torch.optim.Adam(state.model.parameters(), lr=0.1)]
 
     given = {"optimizers": torch.optim.SGD}
@@ -143,10 +141,10 @@ def test_an_optimizer_of_another_class_that_a_callback_sets_is_refused_by_both_n
         made(tmp_path / "second", at("after_load", replace), load_path=tmp_path, **given)
 
 
-def changing(folder: Path, model: Any = None, change: Any = None, **settings: Any) -> Any:
+def changing(folder, model=None, change=None, **settings):
     """Return a trainer of two epochs, in whose second one a callback changes something, once."""
 
-    def once(state: Any) -> None:
+    def once(state):
         if change is not None and state.timestamp.epoch == 1:
             change(state)
 
@@ -154,23 +152,23 @@ def changing(folder: Path, model: Any = None, change: Any = None, **settings: An
     return trainer(batches(6, 6), model or net(0.2), **{**given, **settings})
 
 
-def frozen() -> Any:
+def frozen():
     model = net(0.2)
     model[0].requires_grad_(False)
     return model
 
 
-def unfreeze(state: Any) -> None:
+def unfreeze(state):
     state.model[0].requires_grad_(True)
 
 
-def infer(state: Any) -> None:
+def infer(state):
     state.model.eval()
 
 
 @pytest.mark.parametrize(("model", "change"), [(frozen, unfreeze), (net, infer)], ids=["unfrozen", "in eval mode"])
-def test_what_a_callback_changed_once_is_resumed(model: Any, change: Any, tmp_path: Path) -> None:
-    def run(folder: Path, **loading: Any) -> Any:
+def test_what_a_callback_changed_once_is_resumed(model, change, tmp_path):
+    def run(folder, **loading):
         with changing(folder, model(), change, **loading) as one:
             one.fit()
         return dict(one.state.model.state_dict())
@@ -182,7 +180,7 @@ def test_what_a_callback_changed_once_is_resumed(model: Any, change: Any, tmp_pa
     assert same(run(tmp_path / "second", load_path=tmp_path / "first", load_changed="error"), whole)
 
 
-def test_a_model_that_comes_otherwise_is_told_and_resumes_as_saved(tmp_path: Path) -> None:
+def test_a_model_that_comes_otherwise_is_told_and_resumes_as_saved(tmp_path):
     with changing(tmp_path) as one:
         one.fit("1ba")
     other = frozen()
@@ -201,7 +199,7 @@ def test_a_model_that_comes_otherwise_is_told_and_resumes_as_saved(tmp_path: Pat
     assert other[1].training
 
 
-def test_modes_that_no_run_saved_are_refused(tmp_path: Path) -> None:
+def test_modes_that_no_run_saved_are_refused(tmp_path):
     with changing(tmp_path) as one:
         one.fit("1ba")
     checkpoint = tmp_path / "ep0-ba1"

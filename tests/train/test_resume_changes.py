@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -32,13 +31,13 @@ class Other(Noise):
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def saved(tmp_path_factory):
     folder = tmp_path_factory.mktemp("saved")
     saved_runs(folder)
     return folder / "ep1-ba5"
 
 
-def changed(checkpoint: Path, folder: Path, section: str, value: Any) -> Path:
+def changed(checkpoint, folder, section, value):
     """Return a copy with another section in its manifest; a dict is put into it, None takes it away."""
     shutil.copytree(checkpoint, folder / "changed")
     manifest = read_manifest(checkpoint)
@@ -50,7 +49,7 @@ def changed(checkpoint: Path, folder: Path, section: str, value: Any) -> Path:
     return folder / "changed"
 
 
-def warned(**settings: Any) -> list[str]:
+def warned(**settings):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         made, _ = run(**{"seed": None, **settings})
@@ -60,7 +59,7 @@ def warned(**settings: Any) -> list[str]:
     return [str(warning.message).partition(": ")[2] for warning in caught]
 
 
-DIFFERENT: dict[str, Any] = {
+DIFFERENT = {
     "algorithms": [Noise(0.5), Noise(0.2), Other()],
     "microbatch_size": 4,
     "grad_clip_norm": 1.0,
@@ -77,7 +76,7 @@ TOLD = [
 ]
 
 
-def test_error_lists_all_that_differs_in_one_message_and_says_how_to_accept_it(saved: Path) -> None:
+def test_error_lists_all_that_differs_in_one_message_and_says_how_to_accept_it(saved):
     with pytest.raises(CheckpointError) as refused:
         run(load_path=saved, load_changed="error", **DIFFERENT)
     assert str(refused.value) == (
@@ -87,7 +86,7 @@ def test_error_lists_all_that_differs_in_one_message_and_says_how_to_accept_it(s
     )
 
 
-def test_error_loads_nothing(saved: Path) -> None:
+def test_error_loads_nothing(saved):
     model, fresh, heard = net(dropout=0.3), net(dropout=0.3), []
     algorithm = Noise(0.5)
     before = {path: path.read_bytes() for path in saved.iterdir()}
@@ -105,7 +104,7 @@ def test_error_loads_nothing(saved: Path) -> None:
     assert {path: path.read_bytes() for path in saved.iterdir()} == before
 
 
-def test_warn_warns_of_each_difference_once_and_adopt_of_the_seed_which_it_does_not_adopt(saved: Path) -> None:
+def test_warn_warns_of_each_difference_once_and_adopt_of_the_seed_which_it_does_not_adopt(saved):
     assert warned(load_path=saved, **DIFFERENT) == TOLD
     assert warned(load_path=saved, load_changed="adopt", **DIFFERENT) == TOLD[:1]
 
@@ -121,20 +120,20 @@ def test_warn_warns_of_each_difference_once_and_adopt_of_the_seed_which_it_does_
         ("machine", "deterministic", True),
     ],
 )
-def test_what_the_bits_depend_on_is_compared(section: str, name: str, value: Any, saved: Path, tmp_path: Path) -> None:
+def test_what_the_bits_depend_on_is_compared(section, name, value, saved, tmp_path):
     path = changed(saved, tmp_path, section, {name: value})
     now = read_manifest(saved)[section][name]
     assert warned(load_path=path) == [f"{name} is {now!r}, was {value!r}"]
 
 
-def test_what_changes_no_bit_is_not_reported(saved: Path, tmp_path: Path) -> None:
+def test_what_changes_no_bit_is_not_reported(saved, tmp_path):
     patch = ".".join(map(str, [*sys.version_info[:2], 99]))
     path = changed(saved, tmp_path, "versions", {"python": patch, "a-callbacks-plugin": "1.0"})
     assert warned(load_path=path, callbacks=[CheckpointSaver(tmp_path / "own", "2ba", keep_last=7)]) == []
 
 
 @pytest.mark.filterwarnings("ignore:BatchNorm .* each microbatch:UserWarning")
-def test_adopt_continues_with_what_there_is_and_saves_it(saved: Path, tmp_path: Path) -> None:
+def test_adopt_continues_with_what_there_is_and_saves_it(saved, tmp_path):
     adopted = {"algorithms": [Noise(0.5), Noise(0.2)], "microbatch_size": 4, "seed": None}
     made, _ = run([CheckpointSaver(tmp_path, "1ba")], load_path=saved, load_changed="adopt", **adopted)
     since = {"most": math.inf, "none": math.nan, "since": date(2026, 1, 1), "sizes": [1, 2.5]}  # which JSON has not
@@ -147,7 +146,7 @@ def test_adopt_continues_with_what_there_is_and_saves_it(saved: Path, tmp_path: 
     assert manifest["config"]["args"] == {**since, "most": "Infinity", "none": "NaN", "since": "2026-01-01"}
 
 
-def test_another_minor_version_of_python_is_reported(saved: Path, tmp_path: Path) -> None:
+def test_another_minor_version_of_python_is_reported(saved, tmp_path):
     now = ".".join(map(str, sys.version_info[:2]))
     path = changed(saved, tmp_path, "versions", {"python": "3.8.1"})
     assert warned(load_path=path) == [f"python is '{now}', was '3.8'"]
@@ -155,14 +154,12 @@ def test_another_minor_version_of_python_is_reported(saved: Path, tmp_path: Path
 
 @pytest.mark.parametrize("section", ["machine", "versions", "settings", "training", "order", "algorithms"])
 @pytest.mark.parametrize("value", [True, "__import__('os')", [1], 7], ids=str)
-def test_a_section_of_another_type_is_an_error_of_the_checkpoint(
-    section: str, value: Any, saved: Path, tmp_path: Path
-) -> None:
+def test_a_section_of_another_type_is_an_error_of_the_checkpoint(section, value, saved, tmp_path):
     with pytest.raises(CheckpointError, match="checkpoint"):
         run(load_path=changed(saved, tmp_path, section, value), seed=None)
 
 
-def test_an_algorithm_from_another_distribution_or_from_none_is_reported() -> None:
+def test_an_algorithm_from_another_distribution_or_from_none_is_reported():
     shipped = {"name": "Pad", "distribution": "pad-plugin", "version": "1.0", "settings": {}}
     own = {**shipped, "distribution": None, "version": None}
     saved, now = ({"algorithms": [entry]} for entry in (shipped, own))
@@ -170,7 +167,7 @@ def test_an_algorithm_from_another_distribution_or_from_none_is_reported() -> No
 
 
 STEP = (lambda optimizer: lr_scheduler.StepLR(optimizer, 2), "1ba")
-GIVEN: dict[str, Any] = {
+GIVEN = {
     "optimizers": lambda parameters: torch.optim.AdamW(parameters, lr=0.01),
     "schedulers": [STEP],
     "max_duration": "3ep",
@@ -181,19 +178,19 @@ class AdamW(torch.optim.AdamW):
     """A custom class with the same name as torch's."""
 
 
-def absolute(outputs: Any, targets: Any) -> Any:
+def absolute(outputs, targets):
     return (outputs - nn.functional.one_hot(targets, 3)).abs().mean()
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
     with trainer(callbacks=[CheckpointSaver(folder, "1ep")], **GIVEN) as made:
         made.fit("1ep")
     return resolve(folder)
 
 
-def told(path: Path, **settings: Any) -> list[str]:
+def told(path, **settings):
     """Return the lines in which load_changed='error' lists what differs."""
     try:
         trainer(load_path=path, load_changed="error", **{**GIVEN, **settings}).close()
@@ -202,7 +199,7 @@ def told(path: Path, **settings: Any) -> list[str]:
     return []
 
 
-def test_the_manifest_names_what_trains(trained: Path) -> None:
+def test_the_manifest_names_what_trains(trained):
     training = read_manifest(trained)["training"]
     (given,) = training.pop("hyperparameters")
     assert (given["lr"], given["betas"]) == (0.01, [0.9, 0.999])
@@ -234,16 +231,14 @@ def test_the_manifest_names_what_trains(trained: Path) -> None:
         ({"optimizers": lambda p: AdamW(p, lr=0.01)}, f"optimizers is ['{__name__}.AdamW'], was ['AdamW']"),
     ],
 )
-def test_another_one_is_reported(settings: Any, message: str, trained: Path) -> None:
+def test_another_one_is_reported(settings, message, trained):
     assert told(trained, **settings) == [message]
 
 
 @pytest.mark.parametrize(
     ("other", "strict", "policy"), [(torch.optim.SGD, True, "warn"), (torch.optim.Adam, False, "adopt")]
 )
-def test_an_optimizer_of_another_class_is_refused_with_what_to_do(
-    other: Any, strict: bool, policy: Any, trained: Path
-) -> None:
+def test_an_optimizer_of_another_class_is_refused_with_what_to_do(other, strict, policy, trained):
     changes = {**GIVEN, "optimizers": lambda p: other(p, lr=0.01)}
     with pytest.raises(CheckpointError) as refused:
         trainer(load_path=trained, load_changed=policy, load_strict=strict, **changes)
@@ -253,7 +248,7 @@ def test_an_optimizer_of_another_class_is_refused_with_what_to_do(
     )
 
 
-def test_an_optimizer_continues_with_the_saved_hyperparameters(trained: Path) -> None:
+def test_an_optimizer_continues_with_the_saved_hyperparameters(trained):
     other = {**GIVEN, "optimizers": lambda p: torch.optim.AdamW(p, lr=0.5), "load_changed": "adopt"}
     with trainer(load_path=trained, **other) as made:
         (group,) = made.state.optimizers[0].param_groups
@@ -261,13 +256,13 @@ def test_an_optimizer_continues_with_the_saved_hyperparameters(trained: Path) ->
 
 
 @pytest.mark.parametrize("section", ["machine", "training"])
-def test_a_checkpoint_without_such_a_section_is_loaded(section: str, trained: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_without_such_a_section_is_loaded(section, trained, tmp_path):
     path = changed(trained, tmp_path, section, None)
     assert told(path, **({"loss_fn": nn.NLLLoss()} if section == "training" else {})) == []
 
 
 class Private(Noise):
-    def __init__(self, scale: float) -> None:
+    def __init__(self, scale):
         super().__init__()
         self._scale = scale
 
@@ -284,9 +279,9 @@ class Progress:
 
 
 class Together(Noise):
-    kind: Any = Arguments
+    kind = Arguments
 
-    def __init__(self, scale: float) -> None:
+    def __init__(self, scale):
         super().__init__()
         self.settings = self.kind(scale)
 
@@ -295,7 +290,7 @@ class Moving(Together):
     kind = Progress  # which may change in the run, and so is not an argument
 
 
-def described(folder: Path, algorithm: Any) -> Any:
+def described(folder, algorithm):
     with trainer(algorithms=[algorithm], callbacks=[CheckpointSaver(folder)]) as made:
         made.fit()
     (entry,) = read_manifest(resolve(folder))["algorithms"]
@@ -303,35 +298,35 @@ def described(folder: Path, algorithm: Any) -> Any:
 
 
 @pytest.mark.parametrize("cls", [Private, Together])
-def test_another_argument_is_found_where_it_is_kept(cls: Any, tmp_path: Path) -> None:
+def test_another_argument_is_found_where_it_is_kept(cls, tmp_path):
     assert described(tmp_path, cls(0.1)) == {"scale": 0.1}
     assert described(tmp_path / "moving", Moving(0.1)) == {}
     with pytest.raises(CheckpointError, match=rf"{cls.__name__}: scale is 9\.0, was 0\.1"):
         trainer(algorithms=[cls(9.0)], load_path=tmp_path, load_changed="error")
 
 
-def test_repr_shows_the_same_arguments_and_tensors_and_modules_by_their_class() -> None:
+def test_repr_shows_the_same_arguments_and_tensors_and_modules_by_their_class():
     assert repr(Together(9.0)) == "Together(scale=9.0)"
-    assert repr(Private(torch.zeros(1))) == "Private(scale=<Tensor>)"  # type: ignore[arg-type]
-    assert repr(Moving(torch.nn.Linear(1, 1))) == "Moving(scale=<Linear>)"  # type: ignore[arg-type]
+    assert repr(Private(torch.zeros(1))) == "Private(scale=<Tensor>)"
+    assert repr(Moving(torch.nn.Linear(1, 1))) == "Moving(scale=<Linear>)"
 
 
-def backwards(algorithms: list[Any], event: Event) -> list[Any]:
+def backwards(algorithms, event):
     return algorithms[::-1]
 
 
-def test_another_order_is_named_with_its_event(saved: Path) -> None:
+def test_another_order_is_named_with_its_event(saved):
     assert warned(load_path=saved, algorithm_passes=backwards) == [
         "the order at after_dataloader is 'Noise, Noise-2', was 'Noise-2, Noise'"
     ]
 
 
-def test_another_policy_is_refused_before_anything_begins() -> None:
+def test_another_policy_is_refused_before_anything_begins():
     with pytest.raises(ValueError, match="load_changed is 'error', 'warn' or 'adopt', not 'adapt'; did you mean"):
         run(load_changed="adapt")
 
 
-def test_an_algorithm_without_its_own_class_has_no_settings(tmp_path: Path) -> None:
+def test_an_algorithm_without_its_own_class_has_no_settings(tmp_path):
     plain = SimpleNamespace(match=lambda event, state: True, apply=lambda event, state, logger: None)
     made, _ = run([CheckpointSaver(tmp_path)], algorithms=[plain])
     with made:

@@ -2,8 +2,6 @@
 
 import os
 import signal
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -19,11 +17,11 @@ from .test_resume import all_of, run, saved_runs
 CPU = torch.device("cpu")
 
 
-def interrupt(number: int = signal.SIGTERM) -> None:
+def interrupt(number=signal.SIGTERM):
     os.kill(os.getpid(), number)
 
 
-def ended(made: Any) -> int:
+def ended(made):
     """Return the exit code with which a fit ends."""
     with pytest.raises((SystemExit, KeyboardInterrupt)) as end, made:
         made.fit()
@@ -31,7 +29,7 @@ def ended(made: Any) -> int:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def whole(tmp_path_factory):
     torch.manual_seed(0)
     return saved_runs(tmp_path_factory.mktemp("whole"))[0]
 
@@ -47,12 +45,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
     ],
 )
 def test_a_signal_at_any_event_ends_with_a_checkpoint_from_which_the_run_is_resumed(
-    event: str, number: int, code: int, whole: Any, tmp_path: Path
-) -> None:
+    event, number, code, whole, tmp_path
+):
     once = iter([True])
     handlers = [signal.getsignal(known) for known in (signal.SIGINT, signal.SIGTERM)]
 
-    def act(state: Any) -> None:
+    def act(state):
         if state.timestamp.batch == 4 and next(once, False):
             interrupt(number)
 
@@ -66,11 +64,11 @@ def test_a_signal_at_any_event_ends_with_a_checkpoint_from_which_the_run_is_resu
     assert same(all_of(resumed), whole)
 
 
-def test_a_custom_evaluation_is_not_ended_by_a_signal(tmp_path: Path) -> None:
-    found: list[Any] = []
+def test_a_custom_evaluation_is_not_ended_by_a_signal(tmp_path):
+    found = []
     made = trainer(batches(8, 8, 8), callbacks=[CheckpointSaver(tmp_path)])
 
-    def evaluate(state: Any) -> None:
+    def evaluate(state):
         if state.timestamp.batch == 1:
             interrupt()
             found.append(made.eval([rows(4), rows(3)]))
@@ -81,7 +79,7 @@ def test_a_custom_evaluation_is_not_ended_by_a_signal(tmp_path: Path) -> None:
     assert resolve(tmp_path).name == "ep0-ba1"
 
 
-def test_a_run_that_was_asked_to_stop_has_ended(tmp_path: Path) -> None:
+def test_a_run_that_was_asked_to_stop_has_ended(tmp_path):
     stop = at("batch_end", lambda state: state.stop_training() if state.timestamp.batch == 2 else None)
     made = trainer(batches(8, 8, 8), callbacks=[stop, CheckpointSaver(tmp_path, "1ba")])
     with made:
@@ -95,8 +93,8 @@ def test_a_run_that_was_asked_to_stop_has_ended(tmp_path: Path) -> None:
         assert again.state.timestamp.batch == 3
 
 
-def test_optimizer_state_keeps_the_dtype_that_torch_would_cast(tmp_path: Path) -> None:
-    def doubles(**settings: Any) -> Any:
+def test_optimizer_state_keeps_the_dtype_that_torch_would_cast(tmp_path):
+    def doubles(**settings):
         model = torch.nn.Linear(4, 3).double()
         with torch.no_grad():
             model.weight.fill_(0.1)
@@ -128,7 +126,7 @@ def test_optimizer_state_keeps_the_dtype_that_torch_would_cast(tmp_path: Path) -
         lambda state: state.update(numpy=[]),
     ],
 )
-def test_impossible_states_of_generators_are_refused_and_none_is_moved(change: Any) -> None:
+def test_impossible_states_of_generators_are_refused_and_none_is_moved(change):
     state = GlobalGenerators.capture(CPU).to_state()
     before = GlobalGenerators.capture(CPU).to_state()
     change(state)

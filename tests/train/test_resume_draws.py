@@ -1,9 +1,6 @@
 """A resumed run draws what the uninterrupted one drew, whoever holds the generator and wherever the run stopped."""
 
 import random
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +8,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
-from engine_core import Callback, Logger, State
+from engine_core import Callback
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.randomness import is_generator, load_generator, state_of_generator
 from engine_core.trainer.loaders import own_generators
@@ -19,7 +16,7 @@ from engine_core.trainer.loaders import own_generators
 from .parts import at, linear, net, rows, trainer
 
 ROWS = 12
-GENERATORS: dict[str, Callable[[], Any]] = {
+GENERATORS = {
     "torch": lambda: torch.Generator().manual_seed(3),
     "random": lambda: random.Random(3),
     "numpy": lambda: np.random.default_rng(3),
@@ -29,22 +26,22 @@ GENERATORS: dict[str, Callable[[], Any]] = {
 }
 
 
-def number(generator: Any) -> float:
+def number(generator):
     if isinstance(generator, torch.Generator):
         return float(torch.rand((), generator=generator, dtype=torch.float64))
     return float(generator.random() if hasattr(generator, "random") else generator.random_sample())
 
 
-class Batched(Sampler[list[int]]):
+class Batched(Sampler):
     """A batch sampler that shuffles with a generator under a name of its own."""
 
-    def __init__(self, draws: Any) -> None:
+    def __init__(self, draws):
         self._draws = draws
 
-    def __len__(self) -> int:
+    def __len__(self):
         return 3
 
-    def __iter__(self) -> Iterator[list[int]]:
+    def __iter__(self):
         order = sorted(range(ROWS), key=lambda place: number(self._draws))
         return (order[start : start + 4] for start in range(0, ROWS, 4))
 
@@ -52,24 +49,24 @@ class Batched(Sampler[list[int]]):
 class Order(Callback):
     """Writes down which rows each batch has, in training and in evaluations."""
 
-    def __init__(self, seen: list[Any]) -> None:
+    def __init__(self, seen):
         self.seen = seen
 
-    def batch_start(self, state: State, logger: Logger) -> None:
+    def batch_start(self, state, logger):
         self.seen.append((state.timestamp.batch, state.batch[0][:, 0].tolist()))
 
-    def eval_batch_start(self, state: State, logger: Logger) -> None:
+    def eval_batch_start(self, state, logger):
         self.seen.append((state.dataloader_label, state.batch[0][:, 0].tolist()))
 
 
-def pause(event: str, number: int) -> Callback:
+def pause(event, number):
     counted = iter(range(1, 1000))
     return at(event, lambda state: next(counted) == number and state.pause_training("as asked"))
 
 
-def order(folder: Path, make: Callable[[], Any], *stops: Callback, **settings: Any) -> list[Any]:
+def order(folder, make, *stops, **settings):
     """Return the batches of a run that each of these callbacks stops, and that the next one resumes."""
-    seen: list[Any] = []
+    seen = []
     for callbacks in [*([stop] for stop in stops), []]:
         torch.manual_seed(len(seen))
         given = {"max_duration": "3ep", "seed": 1, **settings, **make()}
@@ -79,11 +76,11 @@ def order(folder: Path, make: Callable[[], Any], *stops: Callback, **settings: A
     return seen
 
 
-def loader(**settings: Any) -> DataLoader[Any]:
+def loader(**settings):
     return DataLoader(TensorDataset(*rows(ROWS)), **settings)
 
 
-LOADERS: dict[str, Callable[[], Any]] = {
+LOADERS = {
     "shuffled": lambda: loader(batch_size=4, shuffle=True),
     "with its own generator": lambda: loader(batch_size=4, shuffle=True, generator=GENERATORS["torch"]()),
     "a sampler with one": lambda: loader(
@@ -104,8 +101,8 @@ LOADERS: dict[str, Callable[[], Any]] = {
     ("name", "batch"),
     [*((name, 2) for name in LOADERS), *((name, batch) for name in [*LOADERS][:2] for batch in (3, 6))],
 )
-def test_the_rest_of_a_paused_run_has_the_same_batches(name: str, batch: int, tmp_path: Path) -> None:
-    def make() -> dict[str, Any]:
+def test_the_rest_of_a_paused_run_has_the_same_batches(name, batch, tmp_path):
+    def make():
         return {"data": LOADERS[name]()}
 
     whole = order(tmp_path / "whole", make)
@@ -122,8 +119,8 @@ def test_the_rest_of_a_paused_run_has_the_same_batches(name: str, batch: int, tm
         ("with workers that persist", 5),
     ],
 )
-def test_an_evaluation_that_was_interrupted_is_repeated_as_it_began(name: str, count: int, tmp_path: Path) -> None:
-    def make() -> dict[str, Any]:
+def test_an_evaluation_that_was_interrupted_is_repeated_as_it_began(name, count, tmp_path):
+    def make():
         loaders = {"one": LOADERS[name](), "other": LOADERS[name]()}
         return {"data": LOADERS["shuffled"](), "eval_dataloader": loaders, "eval_interval": "2ba"}
 
@@ -139,33 +136,31 @@ def test_an_evaluation_that_was_interrupted_is_repeated_as_it_began(name: str, c
 class Positioned:
     """A loader that keeps its position itself, and begins where it is."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.at = 0
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self):
         while self.at < 3:
             self.at += 1
             yield rows(4, self.at)
         self.at = 0
 
-    def state_dict(self) -> dict[str, int]:
+    def state_dict(self):
         return {"at": self.at}
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
+    def load_state_dict(self, state):
         self.at = state["at"]
 
 
 @pytest.mark.parametrize("in_one_process", [True, False])
 @pytest.mark.parametrize("count", [1, 3, 4])
-def test_an_interrupted_evaluation_begins_a_loader_with_a_position_again(
-    count: int, *, in_one_process: bool, tmp_path: Path
-) -> None:
-    def made(seen: list[Any], *callbacks: Callback) -> Any:
+def test_an_interrupted_evaluation_begins_a_loader_with_a_position_again(count, *, in_one_process, tmp_path):
+    def made(seen, *callbacks):
         callbacks = (Order(seen), *callbacks, CheckpointSaver(tmp_path, "1ba"))
         given = {"eval_dataloader": Positioned(), "eval_interval": "1ba", "autoresume": True}
         return trainer([rows(4)] * 2, linear(), callbacks=callbacks, **given)
 
-    seen: list[Any] = []
+    seen = []
     with made(seen, pause("eval_batch_end", count)) as run:
         run.fit()
         if in_one_process:
@@ -181,14 +176,14 @@ def test_an_interrupted_evaluation_begins_a_loader_with_a_position_again(
 class AveragesAtTheEnd(Callback):
     """Changes the weights where an epoch ends, as an average by epoch does."""
 
-    def epoch_end(self, state: State, logger: Logger) -> None:
+    def epoch_end(self, state, logger):
         with torch.no_grad():
-            for weight in state.model.parameters():  # type: ignore[union-attr]
+            for weight in state.model.parameters():
                 weight.mul_(0.5)
 
 
 @pytest.mark.parametrize(("interval", "times"), [("3ba", 3), ("2ba", 4), ("1ep", 2)])
-def test_the_results_are_those_of_the_model_that_is_left(interval: str, times: int) -> None:
+def test_the_results_are_those_of_the_model_that_is_left(interval, times):
     held_out, heard = [rows(6)], []
     with trainer(
         [rows(4)] * 3,
@@ -205,7 +200,7 @@ def test_the_results_are_those_of_the_model_that_is_left(interval: str, times: i
 
 
 @pytest.mark.parametrize("kind", GENERATORS)
-def test_a_generator_continues_from_its_state(kind: str) -> None:
+def test_a_generator_continues_from_its_state(kind):
     generator, other = GENERATORS[kind](), GENERATORS[kind]()
     number(generator)
     state = state_of_generator(generator)
@@ -215,14 +210,14 @@ def test_a_generator_continues_from_its_state(kind: str) -> None:
     assert [number(other) for _ in range(3)] == expected
 
 
-def test_generators_are_found_wherever_a_loader_holds_them() -> None:
+def test_generators_are_found_wherever_a_loader_holds_them():
     class Holder:
-        def __init__(self, **parts: Any) -> None:
+        def __init__(self, **parts):
             vars(self).update(parts)
 
     made = [torch.Generator() for _ in range(4)]
     dataset = TensorDataset(*rows(4))
-    dataset.noise = made[0]  # type: ignore[attr-defined]
+    dataset.noise = made[0]
     inner = DataLoader(dataset, sampler=RandomSampler(dataset, generator=made[1]), generator=made[2])
     found = own_generators(Holder(loader=Holder(loaders=[inner, inner]), mine=made[3], other=3))
     assert {id(each) for each in found} == {id(each) for each in made}

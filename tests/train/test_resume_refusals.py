@@ -1,9 +1,6 @@
 """What a checkpoint is not loaded into, what of it is loaded leniently or alone, and models that load themselves."""
 
 from collections import OrderedDict
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,16 +14,16 @@ from .parts import batches, linear, same, trainer
 from .test_resume import OPTIMIZERS, SCHEDULERS, Noise, loader, run, saved_runs
 
 
-def wider() -> Any:
+def wider():
     return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(), nn.Linear(8, 3))
 
 
-def renamed() -> Any:
+def renamed():
     return nn.Sequential(OrderedDict(body=nn.Linear(4, 6), head=nn.Linear(6, 3)))
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("saved")
     saved_runs(path, "1ep")
     return path
@@ -39,19 +36,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (renamed, r"'body.weight' is missing .* mean '4.weight'\?\n[\s\S]*'0.weight' .* mean 'head.weight'\?\n"),
     ],
 )
-def test_weights_of_another_model_are_refused_by_name_and_shape(model: Any, message: str, folder: Path) -> None:
+def test_weights_of_another_model_are_refused_by_name_and_shape(model, message, folder):
     with pytest.raises(CheckpointError, match=message):
         trainer(loader(), model(), load_path=folder, load_weights_only=True)
 
 
 class Needed(Noise):
     @staticmethod
-    def required_on_load() -> bool:
+    def required_on_load():
         return True
 
 
 @pytest.mark.parametrize("strict", [True, False])
-def test_an_algorithm_that_has_to_be_there_is_named_if_it_is_missing(strict: bool, tmp_path: Path) -> None:
+def test_an_algorithm_that_has_to_be_there_is_named_if_it_is_missing(strict, tmp_path):
     saved_runs(tmp_path, "1ep", algorithms=[Needed()])
     with pytest.raises(CheckpointError, match=r"was saved with Needed, and .* not have it: add 'needed' to"):
         run(algorithms=(), load_path=tmp_path, seed=None, load_strict=strict)
@@ -72,12 +69,12 @@ def test_an_algorithm_that_has_to_be_there_is_named_if_it_is_missing(strict: boo
         ({"schedulers": SCHEDULERS["cosine"]}, "the checkpoint has 0 schedulers, and this run has 1"),
     ],
 )
-def test_parts_of_another_run_are_refused_by_name(settings: Any, message: str, folder: Path) -> None:
+def test_parts_of_another_run_are_refused_by_name(settings, message, folder):
     with pytest.raises(CheckpointError, match=message):
         run(load_path=folder, seed=None, **settings)
 
 
-def test_autoresume_needs_a_saver() -> None:
+def test_autoresume_needs_a_saver():
     with pytest.raises(ValueError, match="needs a CheckpointSaver among the callbacks, to resume from its folder: add"):
         run(autoresume=True)
 
@@ -87,35 +84,35 @@ class Average(Noise):
 
     metadata = AlgorithmMetadata(events=(Event.AFTER_DATALOADER,))
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self):
         return {"average": {"weight": torch.ones(3, 4), "bias": torch.ones(3)}}
 
-    def load_state_dict(self, state: Any) -> None:
+    def load_state_dict(self, state):
         self._count = 99
 
 
 class Two(nn.Module):
     """A net with a number of each kind beside its weights."""
 
-    def __init__(self, dtype: torch.dtype, third: torch.dtype = torch.float64) -> None:
+    def __init__(self, dtype, third=torch.float64):
         super().__init__()
         self.layer = nn.Linear(4, 3).to(dtype)
         self.register_buffer("third", torch.full((1,), 1 / 3, dtype=torch.float64).to(third))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return self.layer(x.to(self.layer.weight.dtype)).float()
 
 
 ADAMW = {"optimizers": lambda p: torch.optim.AdamW(p, lr=0.01)}
 
 
-def saved(folder: Path, model: Any, **settings: Any) -> Path:
+def saved(folder, model, **settings):
     with trainer(loader(), model, callbacks=[CheckpointSaver(folder)], **{**ADAMW, **settings}) as made:
         made.fit()
     return folder
 
 
-def test_where_all_weights_fit_leniently_nothing_is_left_out(tmp_path: Path) -> None:
+def test_where_all_weights_fit_leniently_nothing_is_left_out(tmp_path):
     path = saved(tmp_path, linear(), algorithms=[Average()])
     with trainer(
         loader(), linear(), load_path=path, load_strict=False, algorithms=[algorithm := Average()], **ADAMW
@@ -124,7 +121,7 @@ def test_where_all_weights_fit_leniently_nothing_is_left_out(tmp_path: Path) -> 
     assert algorithm._count == 99
 
 
-def test_where_a_weight_is_left_out_the_warning_says_that_states_are_too(tmp_path: Path) -> None:
+def test_where_a_weight_is_left_out_the_warning_says_that_states_are_too(tmp_path):
     path = saved(tmp_path, linear(), algorithms=[Average(), Noise()])
     algorithms = [Average(), Noise()]
     with pytest.warns(CheckpointWarning) as told:
@@ -148,12 +145,12 @@ def test_where_a_weight_is_left_out_the_warning_says_that_states_are_too(tmp_pat
         (Two(torch.float32, torch.int32), "'third' is torch.float64 in the checkpoint and torch.int32 in the model"),
     ],
 )
-def test_a_run_is_resumed_only_with_weights_of_the_same_types(model: Any, message: str, tmp_path: Path) -> None:
+def test_a_run_is_resumed_only_with_weights_of_the_same_types(model, message, tmp_path):
     with pytest.raises(CheckpointError, match=message):
         trainer(loader(), model, load_path=saved(tmp_path, Two(torch.float32)), **ADAMW)
 
 
-def test_weights_alone_are_cast_to_another_floating_type_and_not_truncated_to_whole_numbers(tmp_path: Path) -> None:
+def test_weights_alone_are_cast_to_another_floating_type_and_not_truncated_to_whole_numbers(tmp_path):
     source, model = Two(torch.float32), Two(torch.bfloat16)
     path = saved(tmp_path, source)
     trainer(loader(), model, load_path=path, load_weights_only=True).close()
@@ -162,7 +159,7 @@ def test_weights_alone_are_cast_to_another_floating_type_and_not_truncated_to_wh
         trainer(loader(), Two(torch.float32, torch.int32), load_path=path, load_weights_only=True)
 
 
-def test_weights_alone_from_nowhere_are_refused(tmp_path: Path) -> None:
+def test_weights_alone_from_nowhere_are_refused(tmp_path):
     message = "load_weights_only=True needs load_path, the checkpoint with the weights"
     with pytest.raises(ArgumentError, match=message):
         trainer(load_weights_only=True)
@@ -170,7 +167,7 @@ def test_weights_alone_from_nowhere_are_refused(tmp_path: Path) -> None:
         trainer(load_weights_only=True, autoresume=True, callbacks=[CheckpointSaver(tmp_path)])
 
 
-def test_a_run_that_begins_with_weights_is_resumed_as_a_whole(tmp_path: Path) -> None:
+def test_a_run_that_begins_with_weights_is_resumed_as_a_whole(tmp_path):
     path = saved(tmp_path / "pretrained", linear())
     given = {"load_path": path, "load_weights_only": True, "autoresume": True, **ADAMW}
     for done in (0, 4):
@@ -183,12 +180,12 @@ def test_a_run_that_begins_with_weights_is_resumed_as_a_whole(tmp_path: Path) ->
 class Late(nn.Module):
     """A buffer that the first batch sizes."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.layer = nn.Linear(4, 3)
         self.register_buffer("seen", torch.zeros(0))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         if not len(self.seen):
             self.seen = torch.zeros(x.shape[1])
         self.seen += x.detach().mean(0)
@@ -198,7 +195,7 @@ class Late(nn.Module):
 class Sized(Late):
     """The buffer loads in the size that was saved."""
 
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *others: Any) -> None:
+    def _load_from_state_dict(self, state_dict, prefix, *others):
         if f"{prefix}seen" in state_dict:
             self.seen = torch.zeros_like(state_dict[f"{prefix}seen"])
         super()._load_from_state_dict(state_dict, prefix, *others)
@@ -207,31 +204,31 @@ class Sized(Late):
 class Named(nn.Module):
     """A layer, saved under a name that it had before."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.head = nn.Linear(4, 3)
         self.register_load_state_dict_pre_hook(self._rename)
 
     @staticmethod
-    def _rename(module: nn.Module, state_dict: Any, prefix: str, *others: Any) -> None:
+    def _rename(module, state_dict, prefix, *others):
         for name in ("weight", "bias"):
             if f"{prefix}layer.{name}" in state_dict:
                 state_dict[f"{prefix}head.{name}"] = state_dict.pop(f"{prefix}layer.{name}")
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(x)  # type: ignore[no-any-return]
+    def forward(self, x):
+        return self.head(x)
 
 
 class Before(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.layer = nn.Linear(4, 3)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layer(x)  # type: ignore[no-any-return]
+    def forward(self, x):
+        return self.layer(x)
 
 
-def training(model: Callable[[], Any], folder: Path, **settings: Any) -> Any:
+def training(model, folder, **settings):
     torch.manual_seed(2)
     given = {"optimizers": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), "max_duration": "2ep", **settings}
     return trainer(batches(6, 6), model(), seed=1, callbacks=CheckpointSaver(folder, "1ba"), **given)
@@ -241,7 +238,7 @@ KINDS = {"sized": (Sized, Sized), "renamed": (Before, Named)}
 
 
 @pytest.mark.parametrize(("old", "new"), KINDS.values(), ids=KINDS)
-def test_it_is_resumed_and_a_model_or_another_run_gets_its_weights(old: Any, new: Any, tmp_path: Path) -> None:
+def test_it_is_resumed_and_a_model_or_another_run_gets_its_weights(old, new, tmp_path):
     with training(old, tmp_path / "whole") as whole:
         whole.fit()
     with training(old, tmp_path / "first") as first:
@@ -259,20 +256,20 @@ def test_it_is_resumed_and_a_model_or_another_run_gets_its_weights(old: Any, new
 class Later(Late):
     """Another one is made then, one is not saved, and a layer is lazy, which torch loads without a shape."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.register_buffer("least", None)
         self.register_buffer("now", torch.zeros(0), persistent=False)
         self.layer = nn.LazyLinear(3)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         self.now, self.least = x.detach(), x.detach().amin()
         return super().forward(x)
 
 
 @pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
-def test_what_training_sized_is_named_once_when_no_new_model_can_load_a_checkpoint(tmp_path: Path) -> None:
-    def batched() -> Any:
+def test_what_training_sized_is_named_once_when_no_new_model_can_load_a_checkpoint(tmp_path):
+    def batched():
         model = Later()
         model(batches(6)[0][0])
         return model
@@ -293,12 +290,12 @@ def test_what_training_sized_is_named_once_when_no_new_model_can_load_a_checkpoi
 
 
 class Choosy(Before):
-    def load_state_dict(self, state_dict: Any, *others: Any, **more: Any) -> Any:
+    def load_state_dict(self, state_dict, *others, **more):
         raise LookupError("not today")
 
 
 @pytest.mark.parametrize("strict", [True, False])
-def test_a_model_that_refuses_for_a_reason_of_its_own_is_quoted(strict: bool, tmp_path: Path) -> None:
+def test_a_model_that_refuses_for_a_reason_of_its_own_is_quoted(strict, tmp_path):
     with training(Before, tmp_path) as one:
         one.fit("1ba")
     with pytest.raises(CheckpointError, match=r"the weights are another model's:\n  LookupError: not today"):
@@ -306,11 +303,11 @@ def test_a_model_that_refuses_for_a_reason_of_its_own_is_quoted(strict: bool, tm
 
 
 class Lenient(nn.Sequential):
-    def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
+    def load_state_dict(self, state_dict, strict=True, assign=False):
         return super().load_state_dict(state_dict, strict=False)
 
 
-def test_what_a_lenient_model_leaves_out_is_named(tmp_path: Path) -> None:
+def test_what_a_lenient_model_leaves_out_is_named(tmp_path):
     with trainer(batches(6), nn.Linear(4, 3), callbacks=CheckpointSaver(tmp_path, "1ep")) as made:
         made.fit()
     with pytest.raises(CheckpointError, match=r"'0.weight' is missing from the checkpoint"):

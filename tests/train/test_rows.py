@@ -2,13 +2,12 @@
 
 import json
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from engine_core import Engine, Logger, State, Timestamp, Trainer
+from engine_core import Engine, Logger, State, Timestamp
 from engine_core.callbacks import progress, reporter
 from engine_core.callbacks.progress import ProgressBar
 from engine_core.callbacks.reporter import RunReporter
@@ -16,7 +15,7 @@ from engine_core.callbacks.reporter import RunReporter
 from .parts import Memory, at, batches, trainer
 
 
-def rows_of(made: Trainer, capsys: pytest.CaptureFixture[str]) -> list[str]:
+def rows_of(made, capsys):
     """Fit, and return the rows without their time."""
     with made:
         made.fit()
@@ -29,9 +28,7 @@ def rows_of(made: Trainer, capsys: pytest.CaptureFixture[str]) -> list[str]:
     [{"reduction": "sum"}, {"weight": torch.tensor([1.0, 5.0, 0.1])}, {"ignore_index": 1}],
     ids=["sum", "weight", "ignore_index"],
 )
-def test_the_loss_in_a_row_is_the_mean_that_is_logged_for_the_epoch(
-    settings: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_loss_in_a_row_is_the_mean_that_is_logged_for_the_epoch(settings, capsys):
     memory, still = Memory(), {"optimizers": lambda p: torch.optim.SGD(p, lr=0.0)}
     data, loss_fn = batches(8, 5), nn.CrossEntropyLoss(**settings)
     made = trainer(data, loss_fn=loss_fn, loggers=memory, progress_bar="lines", eval_dataloader=batches(3), **still)
@@ -40,9 +37,7 @@ def test_the_loss_in_a_row_is_the_mean_that_is_logged_for_the_epoch(
     assert f"  train/loss {mean:.4g}  " in row
 
 
-def test_the_time_left_of_a_resumed_run_is_judged_by_this_attempt(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_time_left_of_a_resumed_run_is_judged_by_this_attempt(capsys, monkeypatch):
     now = SimpleNamespace(s=0.0)
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now.s))
     bar = ProgressBar(show="lines")
@@ -55,12 +50,12 @@ def test_the_time_left_of_a_resumed_run_is_judged_by_this_attempt(
     assert capsys.readouterr().err.splitlines()[-1].endswith("  0:40 left")
 
 
-def test_the_time_runs_from_the_first_fit_and_over_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_runs_from_the_first_fit_and_over_attempts(monkeypatch):
     now = SimpleNamespace(s=100.0)
     monkeypatch.setattr(reporter, "time", SimpleNamespace(perf_counter=lambda: now.s))
-    saved: dict[str, Any] = {}
+    saved = {}
     for seconds in ([0, 0, 2, 3], [3, 3, 5, 6]):
-        lines: list[str] = []
+        lines = []
         kept = RunReporter(lines.append)
         with trainer(callbacks=kept, max_duration="2ep", eval_dataloader=batches(3)) as made:
             if saved:

@@ -1,8 +1,5 @@
 """The engine without algorithms is the loop that one would write by hand, bit for bit."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
@@ -13,22 +10,15 @@ from .parts import net, rows, same, trainer
 
 EPOCHS, SEED = 3, 11
 
-sgd: Callable[[Any], torch.optim.Optimizer] = lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)  # noqa: E731
-adamw: Callable[[Any], torch.optim.Optimizer] = lambda p: torch.optim.AdamW(p, lr=0.01)  # noqa: E731
+sgd = lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)  # noqa: E731
+adamw = lambda p: torch.optim.AdamW(p, lr=0.01)  # noqa: E731
 
 
-def shuffled() -> DataLoader[Any]:
+def shuffled():
     return DataLoader(TensorDataset(*rows(20)), batch_size=8, shuffle=True)
 
 
-def by_hand(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    *,
-    clip: float | None = None,
-    scheduler: Any = None,
-    bf16: bool = False,
-) -> None:
+def by_hand(model, optimizer, *, clip=None, scheduler=None, bf16=False):
     torch.manual_seed(SEED)
     loader = shuffled()
     model.train()
@@ -37,7 +27,7 @@ def by_hand(
             optimizer.zero_grad()
             with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
                 loss = F.cross_entropy(model(inputs), targets)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             if clip is not None:
                 nn.utils.clip_grad_norm_(model.parameters(), clip)
             optimizer.step()
@@ -45,7 +35,7 @@ def by_hand(
                 scheduler.step()
 
 
-def cosine(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+def cosine(optimizer):
     return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=9)
 
 
@@ -60,7 +50,7 @@ def cosine(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRSched
         (sgd, {}, {"microbatch_size": 8}),  # of the whole batch
     ],
 )
-def test_it_is_the_loop_by_hand(make_optimizer: Any, hand: dict[str, Any], settings: dict[str, Any]) -> None:
+def test_it_is_the_loop_by_hand(make_optimizer, hand, settings):
     ours, theirs = net(dropout=0.3), net(dropout=0.3)
     optimizer = make_optimizer(theirs.parameters())
     scheduler = hand["scheduler"](optimizer) if "scheduler" in hand else None
@@ -73,16 +63,16 @@ def test_it_is_the_loop_by_hand(make_optimizer: Any, hand: dict[str, Any], setti
     assert not same(ours.state_dict(), net().state_dict())
 
 
-def test_a_model_with_its_own_loss_trains_as_one_with_a_loss_function() -> None:
+def test_a_model_with_its_own_loss_trains_as_one_with_a_loss_function():
     class OwnLoss(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.net = net()
 
-        def forward(self, batch: Any) -> Any:
+        def forward(self, batch):
             return self.net(batch[0])
 
-        def loss(self, outputs: Any, batch: Any) -> Any:
+        def loss(self, outputs, batch):
             return F.cross_entropy(outputs, batch[1])
 
     plain, own = net(), OwnLoss()

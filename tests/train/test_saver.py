@@ -4,9 +4,6 @@ import errno
 import math
 import shutil
 import signal
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,23 +20,23 @@ WRITE = "engine_core.checkpoint.store.write_content"
 class Accuracy:
     """Gives these values, one at each evaluation."""
 
-    def __init__(self, values: Iterable[float]) -> None:
+    def __init__(self, values):
         self._values = iter(values)
-        self._value: float | None = None
+        self._value = None
 
-    def update(self, outputs: Any, targets: Any) -> None:
+    def update(self, outputs, targets):
         """Take nothing."""
 
-    def compute(self) -> float:
+    def compute(self):
         if self._value is None:
             self._value = next(self._values)
         return self._value
 
-    def reset(self) -> None:
+    def reset(self):
         self._value = None
 
 
-def best_of(saver: CheckpointSaver, values: Iterable[float], *callbacks: Any, **settings: Any) -> list[Any]:
+def best_of(saver, values, *callbacks, **settings):
     """Train on epochs of four batches with these accuracies, and return which checkpoints are the best."""
     made = trainer(
         batches(4, 4, 4, 4),
@@ -50,19 +47,18 @@ def best_of(saver: CheckpointSaver, values: Iterable[float], *callbacks: Any, **
     )
     with made:
         made.fit()
-    best: list[Any] = saver.state_dict()["best"]
-    return best
+    return saver.state_dict()["best"]
 
 
-def best_saver(folder: Path, interval: str = "1ep", keep_best: int = 1) -> CheckpointSaver:
+def best_saver(folder, interval="1ep", keep_best=1):
     return CheckpointSaver(folder, interval, keep_last=1, keep_best=keep_best, metric="eval/accuracy")
 
 
-def failing_once(name: str) -> Any:
+def failing_once(name):
     """Return a `write_content` that fails the first time that a checkpoint of this name is written."""
     failed = []
 
-    def write(folder: Path, content: Any, *_: Any) -> None:
+    def write(folder, content, *_):
         if folder.name == name and not failed:
             failed.append(name)
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -71,7 +67,7 @@ def failing_once(name: str) -> Any:
     return write
 
 
-def test_what_could_not_be_written_is_not_among_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_could_not_be_written_is_not_among_the_best(tmp_path, monkeypatch):
     monkeypatch.setattr(WRITE, failing_once("ep2-ba8"))
     with pytest.warns(CheckpointWarning, match="No space left"):
         best = best_of(best_saver(tmp_path), [0.5, 0.9, 0.1])
@@ -79,10 +75,10 @@ def test_what_could_not_be_written_is_not_among_the_best(tmp_path: Path, monkeyp
     assert (tmp_path / "ep1-ba4").is_dir()
 
 
-def test_a_best_checkpoint_that_was_removed_no_longer_counts(tmp_path: Path) -> None:
+def test_a_best_checkpoint_that_was_removed_no_longer_counts(tmp_path):
     saver = best_saver(tmp_path)
 
-    def remove(state: Any) -> None:
+    def remove(state):
         if state.timestamp.epoch == 1:
             assert saver.written()  # it waits for the write in progress
             shutil.rmtree(tmp_path / "ep1-ba4")
@@ -90,7 +86,7 @@ def test_a_best_checkpoint_that_was_removed_no_longer_counts(tmp_path: Path) -> 
     assert best_of(saver, [0.9, 0.1, 0.2], at("epoch_start", remove)) == [[0.2, "ep3-ba12"]]
 
 
-def test_the_end_is_saved_again_if_it_could_not_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_is_saved_again_if_it_could_not_be(tmp_path, monkeypatch):
     monkeypatch.setattr(WRITE, failing_once("ep0-ba3"))
     made = trainer(batches(4, 4, 4, 4), callbacks=CheckpointSaver(tmp_path, "1ba"), max_duration="3ba")
     with pytest.warns(CheckpointWarning, match="No space left"), made:
@@ -98,7 +94,7 @@ def test_the_end_is_saved_again_if_it_could_not_be(tmp_path: Path, monkeypatch: 
     assert resolve(tmp_path).name == "ep0-ba3"
 
 
-def test_a_resumed_run_does_not_rank_a_result_again(tmp_path: Path) -> None:
+def test_a_resumed_run_does_not_rank_a_result_again(tmp_path):
     best_of(best_saver(tmp_path / "a", "2ba"), [0.9, 0.1], max_duration="6ba")
     best = best_of(best_saver(tmp_path / "b", "2ba"), [0.3, 0.2], load_path=tmp_path / "a" / "ep1-ba6")
     assert best == [[0.3, "ep2-ba10"]]
@@ -106,12 +102,10 @@ def test_a_resumed_run_does_not_rank_a_result_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("interval", ["1ep", "3ba"])
 @pytest.mark.parametrize("batch", [4, 12])
-def test_the_result_of_an_evaluation_that_a_signal_broke_off_counts_when_it_comes(
-    batch: int, interval: str, tmp_path: Path
-) -> None:
+def test_the_result_of_an_evaluation_that_a_signal_broke_off_counts_when_it_comes(batch, interval, tmp_path):
     values = {4: [0.9, 0.2, 0.1], 12: [0.1, 0.2, 0.9]}[batch]
 
-    def ask(state: Any) -> None:
+    def ask(state):
         if state.timestamp.batch == batch:
             signal.raise_signal(signal.SIGTERM)
 
@@ -124,7 +118,7 @@ def test_the_result_of_an_evaluation_that_a_signal_broke_off_counts_when_it_come
 
 
 @pytest.mark.parametrize("best", [3, [3], [["a", "ep0-ba1"]], [[0.5, 3]], [[True, "ep0-ba1"]], {"a": 1}])
-def test_a_state_that_no_saver_has_saved_is_refused(best: Any, tmp_path: Path) -> None:
+def test_a_state_that_no_saver_has_saved_is_refused(best, tmp_path):
     saver = CheckpointSaver(tmp_path)
     saver.load_state_dict({"best": [[0.5, "ep0-ba1"]]})
     with pytest.raises(ArgumentError, match="in the state of CheckpointSaver has to be a list"):
@@ -132,8 +126,8 @@ def test_a_state_that_no_saver_has_saved_is_refused(best: Any, tmp_path: Path) -
     assert saver.state_dict()["best"] == [[0.5, "ep0-ba1"]]
 
 
-def test_a_second_process_is_refused_before_it_has_changed_the_logs_of_the_first(tmp_path: Path) -> None:
-    def made(**settings: Any) -> Any:
+def test_a_second_process_is_refused_before_it_has_changed_the_logs_of_the_first(tmp_path):
+    def made(**settings):
         saver = CheckpointSaver(tmp_path / "checkpoints", "2ba")
         return trainer(batches(4, 4, 4, 4), callbacks=saver, loggers=RunFiles(tmp_path), **settings)
 
@@ -147,17 +141,15 @@ def test_a_second_process_is_refused_before_it_has_changed_the_logs_of_the_first
         assert (tmp_path / "metrics.jsonl").read_bytes() == before
 
 
-def test_without_its_folder_a_run_stops_if_on_error_is_stop(tmp_path: Path) -> None:
+def test_without_its_folder_a_run_stops_if_on_error_is_stop(tmp_path):
     (tmp_path / "file").touch()
     made = trainer(callbacks=CheckpointSaver(tmp_path / "file" / "checkpoints", on_error="stop"))
     with pytest.raises(CheckpointError, match="no checkpoint was written"), made:
         made.fit()
 
 
-def test_what_another_run_has_saved_is_not_written_by_one_that_can_not_lock_the_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: Any) -> None:
+def test_what_another_run_has_saved_is_not_written_by_one_that_can_not_lock_the_folder(tmp_path, monkeypatch):
+    def fail(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
     with run(tmp_path) as made:
@@ -169,7 +161,7 @@ def test_what_another_run_has_saved_is_not_written_by_one_that_can_not_lock_the_
         assert made.state.callbacks[0].written() == []
 
 
-def test_without_its_folder_a_run_is_not_saved(tmp_path: Path) -> None:
+def test_without_its_folder_a_run_is_not_saved(tmp_path):
     (tmp_path / "file").touch()
     made = trainer(batches(4, 4), callbacks=CheckpointSaver(tmp_path / "file" / "checkpoints", "1ba"))
     with pytest.warns(CheckpointWarning, match=r"no checkpoint was written .*; training continues") as warned, made:
@@ -178,17 +170,17 @@ def test_without_its_folder_a_run_is_not_saved(tmp_path: Path) -> None:
     assert len(warned) == 1
 
 
-def run(folder: Path | str, **settings: Any) -> Any:
+def run(folder, **settings):
     saver = CheckpointSaver(folder, "1ba", keep_last=None)
     return trainer(batches(8, 8, 8), net(), max_duration="2ep", callbacks=saver, **settings)
 
 
-def names(folder: Path) -> list[str]:
+def names(folder):
     return sorted(path.name for path in folder.glob("ep*"))
 
 
 @pytest.mark.filterwarnings("ignore:fit.. has nothing to do")  # where it resumes a finished run
-def test_a_run_that_was_loaded_from_elsewhere_does_not_take_another_runs_folder(tmp_path: Path) -> None:
+def test_a_run_that_was_loaded_from_elsewhere_does_not_take_another_runs_folder(tmp_path):
     for name in ("a", "b"):
         with run(tmp_path / name) as made:
             made.fit()
@@ -203,7 +195,7 @@ def test_a_run_that_was_loaded_from_elsewhere_does_not_take_another_runs_folder(
 
 @pytest.mark.filterwarnings("ignore:fit.. has nothing to do")  # where it resumes a finished run
 @pytest.mark.parametrize("path", ["a", "a/ep1-ba4", "a/../a/ep1-ba4"])
-def test_a_run_that_was_loaded_from_its_folder_continues_in_it(path: str, tmp_path: Path) -> None:
+def test_a_run_that_was_loaded_from_its_folder_continues_in_it(path, tmp_path):
     with run(tmp_path / "a") as made:
         made.fit()
     with run(tmp_path / "a", load_path=tmp_path / path) as made:
@@ -211,9 +203,7 @@ def test_a_run_that_was_loaded_from_its_folder_continues_in_it(path: str, tmp_pa
     assert made.state.timestamp.batch == 6
 
 
-def test_a_relative_folder_stays_where_it_was_when_the_saver_was_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_folder_stays_where_it_was_when_the_saver_was_made(tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
     with run("saved") as made:
@@ -225,8 +215,8 @@ def test_a_relative_folder_stays_where_it_was_when_the_saver_was_made(
 
 
 @pytest.mark.parametrize("order", [("8ba", "2ba"), ("2ba", "8ba")])
-def test_several_savers_continue_each_in_its_folder_from_the_latest(order: tuple[str, str], tmp_path: Path) -> None:
-    def made(**settings: Any) -> Any:
+def test_several_savers_continue_each_in_its_folder_from_the_latest(order, tmp_path):
+    def made(**settings):
         savers = [CheckpointSaver(tmp_path / interval, interval) for interval in order]
         return trainer(batches(8, 8, 8), net(), max_duration="4ep", callbacks=savers, **settings)
 
@@ -240,8 +230,8 @@ def test_several_savers_continue_each_in_its_folder_from_the_latest(order: tuple
     assert [resolve(tmp_path / interval).name for interval in order] == ["ep4-ba12", "ep4-ba12"]
 
 
-def test_a_result_at_which_the_run_was_paused_counts_for_the_next_regular_checkpoint(tmp_path: Path) -> None:
-    def made(folder: Path, *callbacks: Any, **settings: Any) -> Any:
+def test_a_result_at_which_the_run_was_paused_counts_for_the_next_regular_checkpoint(tmp_path):
+    def made(folder, *callbacks, **settings):
         saver = CheckpointSaver(folder, "3ba", keep_last=1, keep_best=1, metric="eval/loss")
         given = {"eval_dataloader": batches(4), "eval_interval": "2ba", "seed": 1, **settings}
         return trainer(batches(*[8] * 10), net(), max_duration="10ba", callbacks=[*callbacks, saver], **given)
@@ -261,5 +251,5 @@ def test_a_result_at_which_the_run_was_paused_counts_for_the_next_regular_checkp
         assert resumed.state.callbacks[0].state_dict()["best"] == whole.state.callbacks[0].state_dict()["best"]
 
 
-def test_a_result_that_is_not_finite_is_never_the_best(tmp_path: Path) -> None:
+def test_a_result_that_is_not_finite_is_never_the_best(tmp_path):
     assert best_of(best_saver(tmp_path), [math.nan, math.inf, 0.1]) == [[0.1, "ep3-ba12"]]

@@ -1,8 +1,5 @@
 """Scalars of NumPy and torch are taken wherever a number is."""
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -17,11 +14,11 @@ from engine_core.run.result import as_json
 
 from .parts import trainer
 
-WHOLE: list[Callable[[Any], Any]] = [np.int64, np.asarray, torch.tensor]
+WHOLE = [np.int64, np.asarray, torch.tensor]
 
 
 @pytest.mark.parametrize("of", WHOLE)
-def test_numbers(of: Callable[[Any], Any], tmp_path: Any) -> None:
+def test_numbers(of, tmp_path):
     found = [
         check_whole("n", of(3), "[1, inf)", "a number"),
         check_index(of(3)),
@@ -40,7 +37,7 @@ def test_numbers(of: Callable[[Any], Any], tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("wrong", [np.array([3]), torch.ones(2), np.str_("3"), np.True_, torch.tensor(True)])
-def test_what_is_not_one_number_is_refused(wrong: Any) -> None:
+def test_what_is_not_one_number_is_refused(wrong):
     with pytest.raises(TypeError, match="has to be a whole number"):
         check_whole("n", wrong, "[1, inf)", "a number")
     with pytest.raises(TypeError, match="is not a length of training"):
@@ -48,7 +45,7 @@ def test_what_is_not_one_number_is_refused(wrong: Any) -> None:
 
 
 @pytest.mark.parametrize("of", WHOLE)
-def test_the_trainers(of: Callable[[int], Any]) -> None:
+def test_the_trainers(of):
     settings = {"microbatch_size": of(4), "grad_clip_norm": of(1), "seed": of(7), "max_duration": Time(of(1), "ep")}
     with trainer(**settings) as run:
         run.fit(Time(of(1), "ba"))
@@ -56,7 +53,7 @@ def test_the_trainers(of: Callable[[int], Any]) -> None:
 
 
 @pytest.mark.parametrize("of", WHOLE)
-def test_places_in_a_batch(of: Callable[[int], Any]) -> None:
+def test_places_in_a_batch(of):
     objective = Objective(torch.nn.CrossEntropyLoss(), inputs=of(0), targets=(of(1), of(2)))
     assert (objective.inputs, objective.targets) == (0, (1, 2)) and {*map(type, objective.targets)} == {int}
     batches = Batches(dim={1: of(1)}, shared=[of(2)], per_row=(of(3), "x"))
@@ -70,7 +67,7 @@ def test_places_in_a_batch(of: Callable[[int], Any]) -> None:
             Batches(dim={1: wrong})
 
 
-def test_a_configs() -> None:
+def test_a_configs():
     target = {"target": "torch.nn:Linear", "args": {"in_features": np.int64(3)}}
     values = {"model": target, "data": target, "optimizer": target, "trainer": {"seed": np.int64(3)}}
     config = check_config(values, "made in Python")

@@ -2,13 +2,11 @@
 
 import functools
 import warnings
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch.optim import lr_scheduler
-from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, MultiStepLR, OneCycleLR, StepLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, MultiStepLR, OneCycleLR, StepLR
 
 from engine_core import Time
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
@@ -21,16 +19,16 @@ from .parts import at, batches, linear, trainer
 HERE = __name__
 
 
-def warmed_up(optimizer: torch.optim.Optimizer, steps: int, warmup: int) -> LRScheduler:
+def warmed_up(optimizer, steps, warmup):
     rising = LinearLR(optimizer, 0.1, total_iters=warmup)
     return lr_scheduler.SequentialLR(optimizer, [rising, CosineAnnealingLR(optimizer, steps - warmup)], [warmup])
 
 
-def four_batches() -> Any:
+def four_batches():
     return batches(4, 4, 4, 4)
 
 
-def described(target: str, args: Any, interval: str = "1ba", **settings: Any) -> Config:
+def described(target, args, interval="1ba", **settings):
     return Config(
         model={"target": "torch.nn:Linear", "args": {"in_features": 4, "out_features": 3}},
         data={"target": f"{HERE}:four_batches"},
@@ -41,7 +39,7 @@ def described(target: str, args: Any, interval: str = "1ba", **settings: Any) ->
     )
 
 
-def rates(made: Any, event: str = "batch_end") -> list[float]:
+def rates(made, event="batch_end"):
     """Fit, and return the rate at the start and after each scheduler's step."""
     seen = [made.state.optimizers[0].param_groups[0]["lr"]]
     made.state.callbacks.append(at(event, lambda state: seen.append(state.optimizers[0].param_groups[0]["lr"])))
@@ -50,7 +48,7 @@ def rates(made: Any, event: str = "batch_end") -> list[float]:
     return seen
 
 
-def by_hand(make: Any, steps: int) -> list[float]:
+def by_hand(make, steps):
     optimizer = torch.optim.SGD(linear().parameters(), lr=0.1)
     theirs = make(optimizer)
     seen = [optimizer.param_groups[0]["lr"]]
@@ -62,7 +60,7 @@ def by_hand(make: Any, steps: int) -> list[float]:
 
 
 TORCHS = "torch.optim.lr_scheduler:"
-CURVES: dict[str, tuple[str, dict[str, Any], Any]] = {
+CURVES = {
     "cosine": (f"{TORCHS}CosineAnnealingLR", {"T_max": "1dur"}, CosineAnnealingLR),
     "one cycle": (f"{TORCHS}OneCycleLR", {"max_lr": 1, "total_steps": "1dur"}, lambda o, n: OneCycleLR(o, 1, n)),
     "milestones": (
@@ -75,7 +73,7 @@ CURVES: dict[str, tuple[str, dict[str, Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", CURVES)
-def test_a_shorter_run_has_the_whole_curve(name: str) -> None:
+def test_a_shorter_run_has_the_whole_curve(name):
     target, args, make = CURVES[name]
     config = described(target, args)
     whole, short = (rates(make_trainer(each)) for each in (config, override(config, max_duration="2ep")))
@@ -101,9 +99,7 @@ def test_a_shorter_run_has_the_whole_curve(name: str) -> None:
         ("1ba", "2ep", "2dur", 16),
     ],
 )
-def test_a_length_becomes_steps_at_the_interval_rounded_down(
-    interval: str, duration: str, length: str, steps: int
-) -> None:
+def test_a_length_becomes_steps_at_the_interval_rounded_down(interval, duration, length, steps):
     halve = functools.partial(StepLR, step_size=length)
     by_place = functools.partial(lambda size, optimizer: StepLR(optimizer, size), Time(length))
     for schedule in (halve, by_place):
@@ -114,10 +110,10 @@ def test_a_length_becomes_steps_at_the_interval_rounded_down(
 @pytest.mark.parametrize(
     ("interval", "duration", "seen"), [("1ep", "11ba", 2), ("3ba", "11ba", 3), ("0.3dur", "3ep", 4)]
 )
-def test_steps_is_how_often_the_scheduler_steps(interval: str, duration: str, seen: int) -> None:
-    given: list[int] = []
+def test_steps_is_how_often_the_scheduler_steps(interval, duration, seen):
+    given = []
 
-    def constant(optimizer: torch.optim.Optimizer, steps: int) -> LRScheduler:
+    def constant(optimizer, steps):
         given.append(steps)
         return lr_scheduler.ConstantLR(optimizer, 1.0)
 
@@ -128,13 +124,13 @@ def test_steps_is_how_often_the_scheduler_steps(interval: str, duration: str, se
 
 
 @pytest.mark.parametrize(("slip", "problem"), [("1durr", "is not a length"), ("10", "has no unit")])
-def test_a_slip_in_a_config_names_file_and_argument(slip: str, problem: str) -> None:
+def test_a_slip_in_a_config_names_file_and_argument(slip, problem):
     config = described(f"{TORCHS}CosineAnnealingLR", {"T_max": slip})
     with pytest.raises(ConfigError, match=f"schedulers: CosineAnnealingLR: T_max='{slip}': '{slip}' {problem}"):
         make_trainer(config)
 
 
-def misfit(scheduler: str, name: str, own: int, steps: str) -> str:
+def misfit(scheduler, name, own, steps):
     return (
         f"schedulers: {scheduler} has {name}={own}, but the whole training steps it {steps}: write {name}='1dur', in a "
         "config or a functools.partial, and it follows the training's length"
@@ -151,10 +147,8 @@ def misfit(scheduler: str, name: str, own: int, steps: str) -> str:
         (lambda o: CosineAnnealingLR(o, 9), "8sp", None),
     ],
 )
-def test_a_scheduler_whose_length_is_not_the_run_s_is_told_once_at_fit_start(
-    scheduler: Any, interval: str, told: str | None
-) -> None:
-    told_by: list[int] = []
+def test_a_scheduler_whose_length_is_not_the_run_s_is_told_once_at_fit_start(scheduler, interval, told):
+    told_by = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         heard = [at(event, lambda state: told_by.append(len(caught))) for event in ("fit_start", "epoch_start")]
@@ -167,7 +161,7 @@ def test_a_scheduler_whose_length_is_not_the_run_s_is_told_once_at_fit_start(
     assert told_by[:2] == [0, len(caught)]
 
 
-def test_a_fit_past_max_duration_says_which_length_stays() -> None:
+def test_a_fit_past_max_duration_says_which_length_stays():
     schedule = functools.partial(CosineAnnealingLR, T_max="0.5dur")
     made = trainer(four_batches(), max_duration="2ep", schedulers=(schedule, "1ba"))
     with made, pytest.warns(DurationWarning) as caught:
@@ -177,7 +171,7 @@ def test_a_fit_past_max_duration_says_which_length_stays() -> None:
     assert "T_max=4" in kept and "12 times, every 1ba" in kept and "made with" in kept
 
 
-def test_a_resumed_scheduler_keeps_its_saved_length_and_says_so(tmp_path: Path) -> None:
+def test_a_resumed_scheduler_keeps_its_saved_length_and_says_so(tmp_path):
     schedule = (functools.partial(CosineAnnealingLR, T_max="1dur"), "1ba")
     with trainer(four_batches(), max_duration="2ep", schedulers=schedule, callbacks=CheckpointSaver(tmp_path)) as made:
         made.fit("1ep")
@@ -188,7 +182,7 @@ def test_a_resumed_scheduler_keeps_its_saved_length_and_says_so(tmp_path: Path) 
         longer.fit()
 
 
-def test_a_fit_without_a_whole_length_tells_nothing() -> None:
+def test_a_fit_without_a_whole_length_tells_nothing():
     with trainer(four_batches(), max_duration=None, schedulers=lambda o: CosineAnnealingLR(o, 9)) as made:
         made.fit("1ep")
         made.fit("1ep")

@@ -1,14 +1,10 @@
 """A callback given to a second Trainer begins anew: it is as one that was made for that Trainer."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from engine_core import Callback
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.callbacks.loss_guard import LossGuard
 from engine_core.callbacks.reporter import RunReporter
@@ -18,10 +14,10 @@ from engine_core_author.audit_callback import Audit
 
 from .parts import Memory, batches, rows, trainer
 
-LINES: list[str] = []
+LINES = []
 
 
-MAKES: dict[str, Callable[[Path], Callback]] = {
+MAKES = {
     "audit": lambda _: Audit(),
     "checkpoint_saver": lambda folder: CheckpointSaver(
         str(folder / "saved"), "1ba", keep_last=2, keep_best=1, metric="eval/loss"
@@ -34,13 +30,13 @@ MAKES: dict[str, Callable[[Path], Callback]] = {
 }
 
 
-def bad(sizes: list[int]) -> list[Any]:
+def bad(sizes):
     """Return batches of which the last two have no finite loss."""
     data = batches(*sizes)
     return [*data[:-2], *((inputs * float("nan"), targets) for inputs, targets in data[-2:])]
 
 
-def run(callback: Callback, folder: Path, data: Any) -> dict[str, Any]:
+def run(callback, folder, data):
     """Train, and return what it did and what the callback keeps."""
     LINES.clear()
     memory = Memory()
@@ -57,7 +53,7 @@ def run(callback: Callback, folder: Path, data: Any) -> dict[str, Any]:
     return {"values": values, "kept": without_times(kept), "kinds": kinds, "saved": saved}
 
 
-def without_times(values: Any) -> Any:
+def without_times(values):
     if isinstance(values, dict):
         return {k: without_times(v) for k, v in values.items() if k not in ("seconds", "folder")}
     return [*map(without_times, values)] if isinstance(values, (list, tuple)) else values
@@ -66,7 +62,7 @@ def without_times(values: Any) -> Any:
 @pytest.mark.filterwarnings("ignore::engine_core.errors.NonFiniteLossWarning")
 @pytest.mark.filterwarnings("ignore:EarlyStopper:UserWarning")
 @pytest.mark.parametrize("name", MAKES)
-def test_it_is_as_a_new_one(name: str, tmp_path: Path) -> None:
+def test_it_is_as_a_new_one(name, tmp_path):
     (tmp_path / "new").mkdir()
     (tmp_path / "again").mkdir()
     again, new = MAKES[name](tmp_path / "again"), MAKES[name](tmp_path / "new")

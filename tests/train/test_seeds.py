@@ -1,7 +1,6 @@
 """Random numbers: one seed, one run; and the engine itself never draws."""
 
 import random
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,13 +14,13 @@ from engine_core.randomness import OwnGenerator, private_unless, seed_generators
 from .parts import Memory, at, batches, net, rows, same, trainer
 
 
-def streams() -> tuple[Any, ...]:
+def streams():
     """Return the states of the global generators."""
     return random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()
 
 
-def run(seed: int | None, noise: bool = False) -> tuple[Any, list[float]]:
-    drawn: list[float] = []
+def run(seed, noise=False):
+    drawn = []
     model = net(dropout=0.5)
     loader = DataLoader(TensorDataset(*rows(20)), batch_size=8, shuffle=True)
     note = at("batch_end", lambda state: drawn.extend([random.random(), np.random.random(), torch.rand(()).item()]))
@@ -32,7 +31,7 @@ def run(seed: int | None, noise: bool = False) -> tuple[Any, list[float]]:
     return made, drawn
 
 
-def test_two_runs_with_one_seed_are_bit_identical_in_torch_numpy_and_python() -> None:
+def test_two_runs_with_one_seed_are_bit_identical_in_torch_numpy_and_python():
     first, first_drawn = run(3)
     second, second_drawn = run(3, noise=True)
     assert same(_weights(first), _weights(second))
@@ -42,11 +41,11 @@ def test_two_runs_with_one_seed_are_bit_identical_in_torch_numpy_and_python() ->
     assert not set(first_drawn) & set(other_drawn)
 
 
-def _weights(made: Any) -> Any:
+def _weights(made):
     return made.state.model.state_dict()
 
 
-def test_what_is_drawn_between_making_a_trainer_and_fit_does_not_matter() -> None:
+def test_what_is_drawn_between_making_a_trainer_and_fit_does_not_matter():
     models = []
     for disturbs in (False, True):
         made = trainer(DataLoader(TensorDataset(*rows(32)), 8, shuffle=True), seed=3)
@@ -58,14 +57,14 @@ def test_what_is_drawn_between_making_a_trainer_and_fit_does_not_matter() -> Non
     assert same(*models)
 
 
-def test_without_a_seed_one_is_drawn_and_recorded_and_repeats_the_run() -> None:
+def test_without_a_seed_one_is_drawn_and_recorded_and_repeats_the_run():
     first, drawn = run(None)
     assert first.state.seed is not None
     second, again = run(first.state.seed)
     assert drawn == again and same(_weights(first), _weights(second))
 
 
-def test_a_drawn_seed_comes_from_no_global_stream() -> None:
+def test_a_drawn_seed_comes_from_no_global_stream():
     seeds = set()
     for _ in range(3):
         seed_generators(0)
@@ -73,7 +72,7 @@ def test_a_drawn_seed_comes_from_no_global_stream() -> None:
     assert len(seeds) == 3
 
 
-def test_the_engine_never_draws_from_the_global_streams() -> None:
+def test_the_engine_never_draws_from_the_global_streams():
     """Not with a progress bar, not with names of its own making, not in fit, eval or close."""
     seed_generators(9)
     before = streams()
@@ -95,12 +94,12 @@ def test_the_engine_never_draws_from_the_global_streams() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 2**63 - 1])
-def test_the_smallest_and_the_largest_seed_work(seed: int) -> None:
+def test_the_smallest_and_the_largest_seed_work(seed):
     assert trainer(seed=seed).state.seed == seed
 
 
 @pytest.mark.parametrize("seed", [-1, 2**63, 1.5, "3", True])
-def test_anything_but_a_seed_is_refused(seed: Any) -> None:
+def test_anything_but_a_seed_is_refused(seed):
     with pytest.raises(ArgumentError) as error:
         trainer(seed=seed)
     assert str(error.value) == f"seed has to be an int from 0 to 2**63 - 1 or None, not {seed!r}"
@@ -116,7 +115,7 @@ def test_it_begins_with_the_seed_of_the_run_and_the_name():
     assert drawn(OwnGenerator("noise"), state) == expected
 
 
-def test_a_seed_of_its_own_takes_the_place_of_the_runs() -> None:
+def test_a_seed_of_its_own_takes_the_place_of_the_runs():
     one, other = (drawn(OwnGenerator("noise", 9), State(seed=seed)) for seed in (5, 6))
     assert one == other == drawn(OwnGenerator("noise"), State(seed=9))
     assert one != drawn(OwnGenerator("noise"), State(seed=5))

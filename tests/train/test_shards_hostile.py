@@ -2,9 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -25,22 +22,22 @@ SECOND = "model-00002-of-00002.safetensors"
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def written(tmp_path_factory):
     path = tmp_path_factory.mktemp("written") / "ep0-ba3"
     write(path, CONTENT, 2)
     return path
 
 
 @pytest.fixture
-def folder(written: Path, tmp_path: Path) -> Path:
+def folder(written, tmp_path):
     return shutil.copytree(written, tmp_path / "ep0-ba3")
 
 
 @pytest.fixture
-def refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def refused(folder, monkeypatch):
     """Return `refused(message, **changes of the manifest)`, which makes the checksums right and then reads."""
 
-    def check(message: str, **changes: Any) -> None:
+    def check(message, **changes):
         forge(folder, **changes)
         with monkeypatch.context() as patched:
             patched.setattr(torch, "empty", lambda *_, **__: pytest.fail("memory was taken"))
@@ -51,7 +48,7 @@ def refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None
     return check
 
 
-def change_second(folder: Path, about: str | None = None, **tensors: torch.Tensor | None) -> None:
+def change_second(folder, about=None, **tensors):
     """Write the second file of the model with other tensors, or with something else about where they belong."""
     with safe_open(folder / SECOND, framework="pt") as opened:
         offsets = json.loads(opened.metadata()["DCP_SHARDING_INFO"])
@@ -80,7 +77,7 @@ def change_second(folder: Path, about: str | None = None, **tensors: torch.Tenso
         (None, f"the header of .*{SECOND}' has for 'weight'"),
     ],
 )
-def test_an_offset_that_no_piece_has_is_refused(offset: Any, message: str | None, folder: Path, refused: Any) -> None:
+def test_an_offset_that_no_piece_has_is_refused(offset, message, folder, refused):
     change_second(folder, json.dumps({"weight": {"saved_offsets": offset}, "bias": {"saved_offsets": [1]}}))
     if message is not None:
         refused(message)
@@ -95,7 +92,7 @@ def test_an_offset_that_no_piece_has_is_refused(offset: Any, message: str | None
      '{"weight": 1' + "0" * 5000 + "}", '{"weight": {"saved_offsets": [0, 1]}}'],
     ids=lambda about: f"{about:.12}",
 )  # fmt: skip
-def test_a_header_without_a_place_for_each_piece_is_refused(about: str, folder: Path, refused: Any) -> None:
+def test_a_header_without_a_place_for_each_piece_is_refused(about, folder, refused):
     change_second(folder, about)
     refused(f"the header of .*{SECOND}' does not say where its slices belong")
 
@@ -113,14 +110,12 @@ def test_a_header_without_a_place_for_each_piece_is_refused(about: str, folder: 
         ({"other": torch.ones(2)}, f"{SECOND}' has 'other', whose shape is not said"),
     ],
 )
-def test_pieces_that_do_not_make_up_the_tensor_are_refused(
-    tensors: dict[str, Any], message: str, folder: Path, refused: Any
-) -> None:
+def test_pieces_that_do_not_make_up_the_tensor_are_refused(tensors, message, folder, refused):
     change_second(folder, **tensors)
     refused(message)
 
 
-def test_a_number_that_is_there_twice_is_refused(tmp_path: Path, refused: Any, folder: Path) -> None:
+def test_a_number_that_is_there_twice_is_refused(tmp_path, refused, folder):
     state = json.loads((folder / "state.json").read_text())
     state["shapes"]["model"]["count"] = []
     (folder / "state.json").write_text(json.dumps(state))
@@ -137,7 +132,7 @@ def test_a_number_that_is_there_twice_is_refused(tmp_path: Path, refused: Any, f
     "shape",
     [None, 7, "4, 2", [4, -2], [True, 8], [4, 2.0], [2**63, 0], [10**400], [1] * 65, {"0": 4}, [4, 3], [2**62, 2]],
 )
-def test_a_shape_that_the_tensor_does_not_have_is_refused(shape: Any, folder: Path, refused: Any) -> None:
+def test_a_shape_that_the_tensor_does_not_have_is_refused(shape, folder, refused):
     state = json.loads((folder / "state.json").read_text())
     state["shapes"]["model"]["weight"] = shape
     (folder / "state.json").write_text(json.dumps(state))
@@ -145,18 +140,18 @@ def test_a_shape_that_the_tensor_does_not_have_is_refused(shape: Any, folder: Pa
 
 
 @pytest.mark.parametrize("shapes", [None, [], {}, {"model": {}}, {"model": [], "state": {}, "average/model": {}}])
-def test_shapes_that_are_missing_are_refused(shapes: Any, folder: Path, refused: Any) -> None:
+def test_shapes_that_are_missing_are_refused(shapes, folder, refused):
     state = json.loads((folder / "state.json").read_text())
     (folder / "state.json").write_text(json.dumps({**state, "shapes": shapes}))
     refused(r"does not say what shapes|whose shape is not said")
 
 
 @pytest.mark.parametrize("shards", [None, 0, -1, True, "2", 2.0, 10**5, 10**400, [2]])
-def test_a_number_of_shards_that_is_none_is_refused(shards: Any, refused: Any) -> None:
+def test_a_number_of_shards_that_is_none_is_refused(shards, refused):
     refused("an invalid number of shards", shards=shards)
 
 
-def test_the_files_have_to_be_those_of_all_shards_and_no_others(folder: Path, refused: Any, tmp_path: Path) -> None:
+def test_the_files_have_to_be_those_of_all_shards_and_no_others(folder, refused, tmp_path):
     refused("does not list the files of a checkpoint", shards=3)
     files = read_manifest(folder)["files"]
     (tmp_path / "secret").write_text("")
@@ -167,7 +162,7 @@ def test_the_files_have_to_be_those_of_all_shards_and_no_others(folder: Path, re
         refused("does not list the files of a checkpoint", files=renamed, shards=2)
 
 
-def test_a_shard_that_is_missing_is_named(folder: Path, refused: Any) -> None:
+def test_a_shard_that_is_missing_is_named(folder, refused):
     (folder / SECOND).unlink()
     refused(f"{SECOND}' is missing")
 
@@ -182,7 +177,7 @@ def test_a_shard_that_is_missing_is_named(folder: Path, refused: Any) -> None:
         ({"tensors": {"bias": "x"}}, "the files of the average differ in 'bias'"),
     ],
 )
-def test_an_average_that_is_not_in_its_files_is_refused(average: Any, message: str, refused: Any) -> None:
+def test_an_average_that_is_not_in_its_files_is_refused(average, message, refused):
     refused(message, average=average, schema=2)
 
 
@@ -195,7 +190,7 @@ def test_an_average_that_is_not_in_its_files_is_refused(average: Any, message: s
         ({"other": {"$": "tensor", "name": "average.weight"}}, "has 'other', which is not a weight of the model"),
     ],
 )
-def test_a_state_that_names_another_average_is_refused(average: Any, message: str, folder: Path) -> None:
+def test_a_state_that_names_another_average_is_refused(average, message, folder):
     state = json.loads((folder / "state.json").read_text())
     (folder / "state.json").write_text(json.dumps({**state, "average": average}))
     forge(folder)
@@ -204,7 +199,7 @@ def test_a_state_that_names_another_average_is_refused(average: Any, message: st
 
 
 @pytest.mark.parametrize("make", ["a file", "an empty folder", "a file beside the averages", "a link"])
-def test_what_the_manifest_does_not_name_is_refused(make: str, folder: Path, refused: Any, tmp_path: Path) -> None:
+def test_what_the_manifest_does_not_name_is_refused(make, folder, refused, tmp_path):
     if make == "a file":
         (folder / "payload.pkl").write_bytes(b"")
     elif make == "an empty folder":

@@ -3,16 +3,14 @@
 import os
 import signal
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from engine_core.checkpoint import Checkpoint, Store, Writers, read_content, resolve
+from engine_core.checkpoint import Checkpoint, Store, read_content, resolve
 from engine_core.errors import CheckpointError
 from engine_core.time import Timestamp
 
-from .shards import MODEL, TENSORS, part_of
+from .shards import MODEL, TENSORS, part_of, rank_of
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes are forked, which is POSIX's")
 
@@ -20,15 +18,15 @@ STEPS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.scandir"}
 SAVED, REFUSED = 0, 3
 
 
-def content_of(version: int) -> Checkpoint:
+def content_of(version):
     return Checkpoint({name: value + version for name, value in MODEL.items()}, {"version": version}, TENSORS)
 
 
-def die_at(step: int) -> None:
+def die_at(step):
     """Let this process be killed before it touches files for a certain time."""
     left = [step]
 
-    def hear(event: str, arguments: tuple[Any, ...]) -> None:
+    def hear(event, arguments):
         if event in STEPS:
             if left[0] == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -37,9 +35,9 @@ def die_at(step: int) -> None:
     sys.addaudithook(hear)
 
 
-def save_in_a_process(folder: Path, version: int, writers: Writers, step: int | None) -> int:
+def save_in_a_process(folder, version, ranks, begun, step):
     """Save this rank's share in a forked process, which is killed at a step; return its id."""
-    share = part_of(content_of(version), writers.rank, writers.size)
+    share = part_of(content_of(version), ranks.rank, ranks.size)
     pid = os.fork()
     if pid:
         return pid
@@ -47,7 +45,7 @@ def save_in_a_process(folder: Path, version: int, writers: Writers, step: int | 
     try:
         if step is not None:
             die_at(step)
-        Store(folder).save(Timestamp(batch=1), share, writers)
+        Store(folder).save(Timestamp(batch=1), share, ranks, begun)
         code = SAVED
     except CheckpointError:
         code = REFUSED
@@ -55,12 +53,12 @@ def save_in_a_process(folder: Path, version: int, writers: Writers, step: int | 
         os._exit(code)
 
 
-def end_of(pid: int) -> int:
+def end_of(pid):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 @pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.full), 1])
-def test_whichever_process_is_killed_at_whatever_step_the_latest_checkpoint_loads(victim: int, tmp_path: Path) -> None:
+def test_whichever_process_is_killed_at_whatever_step_the_latest_checkpoint_loads(victim, tmp_path):
     folder, lost = tmp_path / "checkpoints", tmp_path / "lost"
     store = Store(folder)
     store.lock()
@@ -69,8 +67,8 @@ def test_whichever_process_is_killed_at_whatever_step_the_latest_checkpoint_load
     while code != SAVED:
         version = saved + 1
         begun = store.begin(Timestamp(batch=1))
-        given = [Writers(rank, 2, begun, lost.exists, 20) for rank in (0, 1)]
-        pids = [save_in_a_process(folder, version, w, step if w.rank == victim else None) for w in given]
+        given = [rank_of(rank, 2, is_lost=lost.exists, timeout_s=20) for rank in (0, 1)]
+        pids = [save_in_a_process(folder, version, r, begun, step if r.rank == victim else None) for r in given]
         code = end_of(pids[victim])
         lost.touch()
         other = end_of(pids[1 - victim])

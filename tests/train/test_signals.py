@@ -1,13 +1,9 @@
 """A first SIGINT or SIGTERM ends a fit, an evaluation or a prediction after its batch; a second one acts at once."""
 
-from __future__ import annotations
-
 import code
 import contextlib
 import io
 import signal
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -17,7 +13,7 @@ from engine_core.trainer import is_between_batches
 
 from .parts import at, batches, linear, same, trainer
 
-ENDS: dict[str, Callable[[Any], Any]] = {
+ENDS = {
     "fit": lambda made: made.fit(),
     "eval": lambda made: made.eval(),
     "predict": lambda made: list(made.predict(batches(3, 3, 3))),
@@ -25,20 +21,18 @@ ENDS: dict[str, Callable[[Any], Any]] = {
 SIGNALS = [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
 
 
-def made_with(event: str, call: Callable[[Any], object]) -> Any:
+def made_with(event, call):
     return trainer(batches(8, 8, 8), eval_dataloader=batches(3, 3, 3), callbacks=at(event, call))
 
 
-def handlers() -> list[Any]:
+def handlers():
     return [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
 
 
 @pytest.mark.parametrize("what", ENDS)
 @pytest.mark.parametrize(("number", "error"), SIGNALS)
-def test_the_first_signal_ends_it_after_the_batch_and_all_is_as_before(
-    what: str, number: signal.Signals, error: type[BaseException]
-) -> None:
-    done: list[str] = []
+def test_the_first_signal_ends_it_after_the_batch_and_all_is_as_before(what, number, error):
+    done = []
     before = handlers()
     made = made_with("after_forward" if what == "fit" else "eval_after_forward", lambda _: signal.raise_signal(number))
     made.state.callbacks.append(at("batch_end" if what == "fit" else "eval_batch_end", lambda _: done.append("batch")))
@@ -58,10 +52,10 @@ def test_the_first_signal_ends_it_after_the_batch_and_all_is_as_before(
 
 
 @pytest.mark.parametrize("what", ENDS)
-def test_the_second_acts_at_once(what: str) -> None:
-    came: list[str] = []
+def test_the_second_acts_at_once(what):
+    came = []
 
-    def interrupt(_: Any) -> None:
+    def interrupt(_):
         signal.raise_signal(signal.SIGINT)
         came.append("first")
         signal.raise_signal(signal.SIGINT)
@@ -75,7 +69,7 @@ def test_the_second_acts_at_once(what: str) -> None:
 
 
 @pytest.mark.parametrize(("what", "event"), [("fit", "fit_end"), ("eval", "eval_end"), ("predict", "eval_end")])
-def test_one_that_comes_after_the_last_batch_arrives(what: str, event: str) -> None:
+def test_one_that_comes_after_the_last_batch_arrives(what, event):
     with pytest.raises(KeyboardInterrupt, match="ended after batch"):
         ENDS[what](made_with(event, lambda _: signal.raise_signal(signal.SIGINT)))
 
@@ -83,8 +77,8 @@ def test_one_that_comes_after_the_last_batch_arrives(what: str, event: str) -> N
 @pytest.mark.parametrize(
     ("what", "event"), [("fit", "after_forward"), ("eval", "eval_batch_end"), ("predict", "eval_end")]
 )
-def test_it_arrives_where_it_has_ended_the_workers_of_a_loader_too(what: str, event: str) -> None:
-    def lose(_: Any) -> None:
+def test_it_arrives_where_it_has_ended_the_workers_of_a_loader_too(what, event):
+    def lose(_):
         signal.raise_signal(signal.SIGTERM)
         raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Terminated.")
 
@@ -96,7 +90,7 @@ def test_it_arrives_where_it_has_ended_the_workers_of_a_loader_too(what: str, ev
     assert made.state.model.training
 
 
-def test_between_two_outputs_of_a_prediction_it_acts_at_once() -> None:
+def test_between_two_outputs_of_a_prediction_it_acts_at_once():
     outputs = trainer().predict(batches(3, 3))
     next(outputs)
     with pytest.raises(KeyboardInterrupt) as raised:
@@ -105,7 +99,7 @@ def test_between_two_outputs_of_a_prediction_it_acts_at_once() -> None:
     assert len(list(outputs)) == 1
 
 
-def test_what_ignores_a_signal_goes_on_to() -> None:
+def test_what_ignores_a_signal_goes_on_to():
     former = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         with SignalGuard(lambda _: pytest.fail("it was heard")):
@@ -115,7 +109,7 @@ def test_what_ignores_a_signal_goes_on_to() -> None:
         signal.signal(signal.SIGTERM, former)
 
 
-def test_in_a_notebook_the_cell_ends_and_the_next_one_goes_on() -> None:
+def test_in_a_notebook_the_cell_ends_and_the_next_one_goes_on():
     made = made_with("batch_end", lambda state: state.timestamp.batch == 2 and signal.raise_signal(signal.SIGINT))
     notebook = code.InteractiveInterpreter({"trainer": made, "done": []})
     with contextlib.redirect_stderr(io.StringIO()) as shown:

@@ -36,13 +36,13 @@ SIGNATURE = {
 }
 
 
-def test_the_arguments_of_a_trainer() -> None:
+def test_the_arguments_of_a_trainer():
     parameters = inspect.signature(Trainer).parameters
     assert {name: parameter.default for name, parameter in parameters.items()} == SIGNATURE
     assert list(parameters) == list(SIGNATURE)
 
 
-def test_the_methods_of_a_trainer() -> None:
+def test_the_methods_of_a_trainer():
     public = [name for name in vars(Trainer) if not name.startswith("_")]
     assert public == ["fit", "eval", "results", "predict", "close"]
     assert str(inspect.signature(Trainer.fit).replace(return_annotation=inspect.Signature.empty)) == (

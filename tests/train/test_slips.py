@@ -1,8 +1,6 @@
 """Slips that a user makes get a sentence where torch's own text names no cause."""
 
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pytest
 import torch
@@ -15,7 +13,7 @@ from engine_core_author import RecordingDestination
 from .parts import acting, batches, linear, trainer
 
 
-def notes_of(error: BaseException) -> list[str]:
+def notes_of(error):
     return [note for note in getattr(error, "__notes__", ()) if not note.startswith("in this batch ran")]
 
 
@@ -24,19 +22,19 @@ OWN_LOSS = "give the model a method loss(outputs, batch) in place of loss_fn"
 
 
 class Labelled(nn.Linear):
-    def forward(self, x: torch.Tensor) -> Any:
+    def forward(self, x):
         return {"logits": super().forward(x), "hidden": x}
 
 
 class OfWholeBatch(nn.Linear):
-    def forward(self, batch: Mapping[str, Any]) -> Any:
+    def forward(self, batch):
         return super().forward(batch["x"])
 
-    def loss(self, outputs: torch.Tensor, batch: Any) -> torch.Tensor:
+    def loss(self, outputs, batch):
         return outputs.square().mean()
 
 
-def three(first: str) -> str:
+def three(first):
     return (
         f"of the 3 items of the batch the model gets item 0, a Tensor of shape {first}, and the loss item 1, a Tensor "
         "of shape (8, 4); the others are for algorithms. For several inputs say "
@@ -44,7 +42,7 @@ def three(first: str) -> str:
     )
 
 
-def arrays(which: str) -> str:
+def arrays(which):
     return (
         f"the batch has NumPy arrays ({which}), and torch takes tensors: convert them in the dataset with "
         "torch.as_tensor, or use a DataLoader, which does"
@@ -55,7 +53,7 @@ OUTPUTS = (
     "the model returned a dict with the keys 'logits' and 'hidden', and loss_fn gets that as it is: return the tensor, "
     f"take it out in loss_fn, or {OWN_LOSS}"
 )
-SLIPS: dict[str, tuple[Any, Any, list[str]]] = {
+SLIPS = {
     "three parts, the second an input": ((X, X, Y), linear(), [three("(8, 4)")]),
     "three parts, and the forward fails": ((X[:, :3], X, Y), linear(), [three("(8, 3)")]),
     "arrays": ((X.numpy(), Y.numpy()), linear(), [arrays("items 0 and 1")]),
@@ -67,7 +65,7 @@ SLIPS: dict[str, tuple[Any, Any, list[str]]] = {
 
 @pytest.mark.parametrize("evaluates", [False, True], ids=["in training", "in evaluation"])
 @pytest.mark.parametrize("slip", SLIPS)
-def test_what_model_or_loss_raises_gets_a_note_of_the_slip(slip: str, evaluates: bool) -> None:
+def test_what_model_or_loss_raises_gets_a_note_of_the_slip(slip, evaluates):
     batch, model, expected = SLIPS[slip]
     loss = {"loss_fn": None} if hasattr(model, "loss") else {}
     with trainer([batch], model, **loss) as made, pytest.raises((RuntimeError, TypeError)) as error:
@@ -76,8 +74,8 @@ def test_what_model_or_loss_raises_gets_a_note_of_the_slip(slip: str, evaluates:
 
 
 @pytest.mark.parametrize("returned", [torch.zeros(2, 3), (X, Y, Y)], ids=type)
-def test_an_eval_forward_without_targets_is_told_what_to_return(returned: Any) -> None:
-    model: Any = OfWholeBatch(4, 3)
+def test_an_eval_forward_without_targets_is_told_what_to_return(returned):
+    model = OfWholeBatch(4, 3)
     model.eval_forward = lambda batch, outputs=None: returned
     kind = type(returned).__name__
     message = rf"eval_forward of OfWholeBatch returned a {kind}; it has to return \(outputs, targets\)"
@@ -88,16 +86,16 @@ def test_an_eval_forward_without_targets_is_told_what_to_return(returned: Any) -
 class Measures:
     """Computes what it is told, once it has seen enough."""
 
-    def __init__(self, value: Any, batches: int = 1, *, warns: bool = False) -> None:
+    def __init__(self, value, batches=1, *, warns=False):
         self.value, self.batches, self.warns, self.seen = value, batches, warns, 0
 
-    def reset(self) -> None:
+    def reset(self):
         self.seen = 0
 
-    def update(self, outputs: Any, targets: Any) -> None:
+    def update(self, outputs, targets):
         self.seen += 1
 
-    def compute(self) -> Any:
+    def compute(self):
         if self.seen < self.batches and self.warns:
             warnings.warn("too few", stacklevel=2)
         elif self.seen < self.batches:
@@ -105,7 +103,7 @@ class Measures:
         return self.value if self.seen >= self.batches else torch.zeros(2)
 
 
-def test_a_metric_that_gives_a_matrix_is_refused_at_its_first_evaluation_batch() -> None:
+def test_a_metric_that_gives_a_matrix_is_refused_at_its_first_evaluation_batch():
     metric = Measures(torch.zeros(3, 3))
     made = trainer(eval_dataloader=batches(8, 8, 8), metrics={"cm": metric})
     with made, pytest.raises(ArgumentError) as error:
@@ -118,14 +116,14 @@ def test_a_metric_that_gives_a_matrix_is_refused_at_its_first_evaluation_batch()
 
 @pytest.mark.filterwarnings("ignore:too few")
 @pytest.mark.parametrize("metric", [Measures(1.0, 2), Measures(1.0, 2, warns=True), Measures({"a": 1})])
-def test_a_metric_that_needs_more_batches_or_warns_is_not_judged_by_the_first(metric: Measures) -> None:
+def test_a_metric_that_needs_more_batches_or_warns_is_not_judged_by_the_first(metric):
     with trainer(eval_dataloader=batches(8, 8, 8), metrics={"m": metric}) as made:
         made.fit()
     assert made.state.metrics.keys() & {"eval/m", "eval/m/a"}
 
 
-def test_writing_into_a_batch_that_the_next_one_replaces_is_refused() -> None:
-    def write(event: Any, state: Any) -> None:
+def test_writing_into_a_batch_that_the_next_one_replaces_is_refused():
+    def write(event, state):
         if state.timestamp.batch == 1:
             state.batch_set_item(0, state.batch_get_item(0) * 2)
 
@@ -138,7 +136,7 @@ def test_writing_into_a_batch_that_the_next_one_replaces_is_refused() -> None:
 
 @pytest.mark.parametrize("destinations", [[], [RecordingDestination()]], ids=["no destination", "one"])
 @pytest.mark.parametrize("values", [3, None, "loss", [("loss", 0.5)]])
-def test_what_is_logged_has_to_have_names(values: Any, destinations: Sequence[Any]) -> None:
+def test_what_is_logged_has_to_have_names(values, destinations):
     logger = Logger(destinations)
     for log in (logger.log_metrics, logger.log_hyperparameters):
         with pytest.raises(ArgumentTypeError, match=r"takes values by name, as in \{'loss': 0.5\}, not "):

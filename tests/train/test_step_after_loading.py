@@ -1,8 +1,5 @@
 """A state that loads and can't be stepped with is the checkpoint's fault, and not a crash."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 from torch.optim import lr_scheduler
@@ -14,7 +11,7 @@ from engine_core.trainer.saved import check_alike
 from .parts import at, batches, net, trainer
 
 
-def run(**settings: Any) -> Any:
+def run(**settings):
     return trainer(
         batches(8, 8, 8),
         net(),
@@ -25,22 +22,22 @@ def run(**settings: Any) -> Any:
     )
 
 
-def loaded(folder: Path) -> Any:
+def loaded(folder):
     with run(callbacks=CheckpointSaver(folder, "1ba")) as made:
         made.fit("1ba")
     return run(load_path=folder, load_changed="adopt")
 
 
-def spoil_optimizer(made: Any) -> None:
+def spoil_optimizer(made):
     del next(iter(made.state.optimizers[0].state.values()))["exp_avg"]
 
 
-def spoil_scheduler(made: Any) -> None:
+def spoil_scheduler(made):
     made.state.schedulers[0].T_max = "long"
 
 
 @pytest.mark.parametrize("spoil", [spoil_optimizer, spoil_scheduler])
-def test_the_first_step_with_what_was_loaded_names_the_checkpoint(spoil: Any, tmp_path: Path) -> None:
+def test_the_first_step_with_what_was_loaded_names_the_checkpoint(spoil, tmp_path):
     made = loaded(tmp_path)
     spoil(made)
     with made, pytest.raises(CheckpointError, match=r"can't use the state loaded from '.*ep0-ba1'") as error:
@@ -49,11 +46,11 @@ def test_the_first_step_with_what_was_loaded_names_the_checkpoint(spoil: Any, tm
     assert isinstance(error.value.__cause__, (KeyError, TypeError))
 
 
-GROUPS: list[tuple[str, Any]] = [("lr", "0.1"), ("betas", [0.9, "x"]), ("weight_decay", 10**400), ("amsgrad", 3.0)]
+GROUPS = [("lr", "0.1"), ("betas", [0.9, "x"]), ("weight_decay", 10**400), ("amsgrad", 3.0)]
 
 
 @pytest.mark.parametrize(("key", "value"), GROUPS, ids=str)
-def test_a_hyperparameter_of_another_kind_is_refused_when_it_is_loaded(key: str, value: Any, tmp_path: Path) -> None:
+def test_a_hyperparameter_of_another_kind_is_refused_when_it_is_loaded(key, value, tmp_path):
     made = loaded(tmp_path)
     state = made.state.optimizers[0].state_dict()
     state["param_groups"][0][key] = value
@@ -63,7 +60,7 @@ def test_a_hyperparameter_of_another_kind_is_refused_when_it_is_loaded(key: str,
 
 
 @pytest.mark.parametrize("spoil", [spoil_optimizer, spoil_scheduler])
-def test_a_later_failure_is_not_blamed_on_the_checkpoint(spoil: Any, tmp_path: Path) -> None:
+def test_a_later_failure_is_not_blamed_on_the_checkpoint(spoil, tmp_path):
     made = loaded(tmp_path)
     made.state.callbacks.append(at("batch_start", lambda state: state.timestamp.batch == 2 and spoil(made)))
     with made, pytest.raises((KeyError, TypeError)):

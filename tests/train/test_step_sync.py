@@ -1,8 +1,5 @@
 """What ranks agree on in a step, with ranks that are only played."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from engine_core import Event, Loss, State
+from engine_core import Loss, State
 from engine_core.errors import ArgumentError
 from engine_core.ranks import Ranks
 from engine_core.trainer.loaders import IndexOrder
@@ -25,17 +22,16 @@ from .parts import Memory, acting, at, batches, linear, trainer
 class Interrupted(Ranks):
     """A signal comes while this rank waits for its first message."""
 
-    sync: Any = None
+    sync = None
 
-    def table(self, numbers: Sequence[float]) -> list[list[float]]:
-        """Return the numbers of this rank."""
+    def table(self, numbers):
         table = super().table(numbers)
         if self.sync is not None:
             self.sync.signal, self.sync = 15, None
         return table
 
 
-def test_a_signal_that_comes_while_a_rank_waits_counts_from_the_next_message() -> None:
+def test_a_signal_that_comes_while_a_rank_waits_counts_from_the_next_message():
     state = State(ranks=(ranks := Interrupted()))
     sync = ranks.sync = StepSync(state, set(), Any)
     sync.agree_on_end()
@@ -44,29 +40,29 @@ def test_a_signal_that_comes_while_a_rank_waits_counts_from_the_next_message() -
     assert state.loop.interrupted_by == 15
 
 
-def test_a_loader_that_gives_batches_out_of_order_is_refused_on_several_ranks() -> None:
-    loader: Any = DataLoader([1, 2])
+def test_a_loader_that_gives_batches_out_of_order_is_refused_on_several_ranks():
+    loader = DataLoader([1, 2])
     loader.in_order = False
     IndexOrder(loader)
     with pytest.raises(ArgumentError, match="leave in_order out"):
         IndexOrder(loader, Ranks())
 
 
-def skip_one_step(state: State) -> None:
+def skip_one_step(state):
     """Ask after the message at the loss, on the last rank alone."""
     if state.rank == state.world_size - 1 and state.timestamp.batch == 1:
         state.skip_step()
 
 
-def double_the_loss(event: Event, state: State) -> None:
+def double_the_loss(event, state):
     state.loss = 2 * state.loss
 
 
-def trained(ranks: Ranks | None, skips: bool) -> tuple[list[float], list[float]]:
+def trained(ranks, skips):
     """Return the weights after three steps, and the losses."""
-    losses: list[float] = []
+    losses = []
     callbacks = [at("batch_end", lambda state: losses.append(state.loss.item()))]
-    plugins: dict[str, Any] = {"algorithms": [acting(double_the_loss, "before_backward", writes=("loss",))]}
+    plugins = {"algorithms": [acting(double_the_loss, "before_backward", writes=("loss",))]}
     if skips:
         plugins, callbacks = {}, [at("before_backward", skip_one_step), *callbacks]
     for callback in callbacks:
@@ -77,7 +73,7 @@ def trained(ranks: Ranks | None, skips: bool) -> tuple[list[float], list[float]]
 
 
 @pytest.mark.parametrize("skips", [True, False])
-def test_what_is_done_before_backward_counts_for_the_step_on_all_ranks(skips: bool) -> None:
+def test_what_is_done_before_backward_counts_for_the_step_on_all_ranks(skips):
     (weights, losses), (same_weights, same_losses) = ThreadRanks.run(lambda ranks: trained(ranks, skips))
     expected_weights, expected_losses = trained(None, skips)
     assert weights == same_weights == pytest.approx(expected_weights, abs=1e-6)
@@ -87,12 +83,12 @@ def test_what_is_done_before_backward_counts_for_the_step_on_all_ranks(skips: bo
 WEIGHT = torch.tensor([0.2, 1.0, 5.0])
 
 
-def mean_of_tokens(outputs: torch.Tensor, targets: torch.Tensor) -> Loss:
+def mean_of_tokens(outputs, targets):
     """Say what counts: the targets that are not class 1."""
     return Loss(F.cross_entropy(outputs, targets, ignore_index=1, reduction="sum"), (targets != 1).sum())
 
 
-LOSSES: dict[str, Any] = {
+LOSSES = {
     "mean of tokens": mean_of_tokens,
     "class weights": nn.CrossEntropyLoss(WEIGHT),
     "ignored targets": nn.CrossEntropyLoss(WEIGHT, ignore_index=1),
@@ -105,7 +101,7 @@ LOSSES: dict[str, Any] = {
 }
 
 
-def run_of(name: str, microbatch_size: int | None, ranks: Ranks | None = None) -> tuple[Any, Any, Any]:
+def run_of(name, microbatch_size, ranks=None):
     """Return weights, the losses logged, and the evaluation of two epochs with uneven batches, one of a single row."""
     data = batches(8, 5, 1, 3)
     if name in ("soft targets", "squares"):
@@ -127,7 +123,7 @@ def run_of(name: str, microbatch_size: int | None, ranks: Ranks | None = None) -
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_run_is_the_same_on_one_two_and_four_ranks(name: str) -> None:
+def test_a_run_is_the_same_on_one_two_and_four_ranks(name):
     weights, logs, results = run_of(name, None)
     on_two, on_four = (
         ThreadRanks.run(lambda ranks, size=size: run_of(name, size, ranks), of) for size, of in ((2, 2), (None, 4))
@@ -144,23 +140,18 @@ class Counting(ThreadRanks):
 
     sent = 0
 
-    def table(self, numbers: Sequence[float]) -> list[list[float]]:
-        """Return the numbers of each rank."""
+    def table(self, numbers):
         self.sent += 1
         return super().table(numbers)
 
 
 @pytest.mark.parametrize(("name", "microbatch_size"), [("class weights", None), ("sums", None), ("rows", 2)])
-def test_a_step_sends_one_message_also_in_microbatches(name: str, microbatch_size: int | None) -> None:
-    def program(ranks: Any) -> list[int]:
-        sent: list[int] = []
+def test_a_step_sends_one_message_also_in_microbatches(name, microbatch_size):
+    def program(ranks):
+        sent = []
         note = at("batch_start", lambda state: sent.append(ranks.sent))
         with trainer(
-            batches(8, 8, 8, 8),
-            loss_fn=LOSSES[name],
-            parallel=ranks,
-            microbatch_size=microbatch_size,
-            callbacks=note,
+            batches(8, 8, 8, 8), loss_fn=LOSSES[name], parallel=ranks, microbatch_size=microbatch_size, callbacks=note
         ) as made:
             made.fit()
         return [after - before for before, after in pairwise(sent[1:])]  # an epoch begins with more

@@ -3,13 +3,10 @@
 import logging
 import math
 import signal
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from engine_core import Callback, Engine, Logger, State
+from engine_core import Engine, Logger, State
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.callbacks.stoppers import EarlyStopper, ThresholdStopper
 from engine_core.errors import ArgumentError, ArgumentTypeError
@@ -24,28 +21,27 @@ NAN, INF = math.nan, math.inf
 ACCURACY, ERROR = "eval/accuracy", "min:eval/accuracy"
 
 
-def finding(values: Sequence[float], key: str = ACCURACY) -> Callback:
+def finding(values, key=ACCURACY):
     """Return a callback by which the evaluation after batch n finds the nth of these values."""
 
-    def find(state: Any) -> None:
+    def find(state):
         if state.dataloader_label == key.partition("/")[0] and state.timestamp.batch:
             state.metrics[key] = values[state.timestamp.batch - 1]
 
     return at("eval_end", find)
 
 
-def made(values: Sequence[float], *callbacks: Any, data: Any = None, **settings: Any) -> Any:
+def made(values, *callbacks, data=None, **settings):
     """Return a trainer that evaluates after each of its epochs of one batch, and finds these values."""
     given = {"max_duration": f"{len(values)}ba", "eval_dataloader": [rows(4)], **settings}
     return trainer(data or batches(8), callbacks=[finding(values), *callbacks], **given)
 
 
-def ended_at(values: Sequence[float], *callbacks: Any, **settings: Any) -> int:
+def ended_at(values, *callbacks, **settings):
     """Return after which batch a fit with these values ends."""
     with made(values, *callbacks, **settings) as run:
         run.fit()
-    batch: int = run.state.timestamp.batch
-    return batch
+    return run.state.timestamp.batch
 
 
 @pytest.mark.parametrize(
@@ -59,32 +55,26 @@ def ended_at(values: Sequence[float], *callbacks: Any, **settings: Any) -> int:
         ([NAN, 0.1, NAN, 0.2, NAN], {"patience": 2}, 5),
     ],
 )
-def test_it_stops_when_so_many_evaluations_in_a_row_are_not_better(
-    values: list[float], arguments: dict[str, Any], batch: int
-) -> None:
+def test_it_stops_when_so_many_evaluations_in_a_row_are_not_better(values, arguments, batch):
     assert ended_at(values, EarlyStopper(**{"metric": ACCURACY, **arguments})) == batch
 
 
 @pytest.mark.parametrize(
     ("values", "metric", "batch"),
-    [
-        ([0.1, 0.5, 0.9], ACCURACY, 2),
-        ([0.9, 0.8, 0.5, 0.1], ERROR, 3),
-        ([NAN, INF, 0.4, 0.9], ACCURACY, 4),
-    ],
+    [([0.1, 0.5, 0.9], ACCURACY, 2), ([0.9, 0.8, 0.5, 0.1], ERROR, 3), ([NAN, INF, 0.4, 0.9], ACCURACY, 4)],
 )
-def test_it_stops_when_an_evaluation_is_good_enough(values: list[float], metric: str, batch: int) -> None:
+def test_it_stops_when_an_evaluation_is_good_enough(values, metric, batch):
     assert ended_at(values, ThresholdStopper(metric, 0.5)) == batch
 
 
-def test_only_the_named_one_of_several_loaders_counts() -> None:
+def test_only_the_named_one_of_several_loaders_counts():
     loaders = {"small": [rows(4)], "eval": [rows(4)], "large": [rows(8)]}
     other = finding([0.1, 0.2, 0.3, 0.4], "large/accuracy")
     assert ended_at([0.4, 0.3, 0.2, 0.1], other, EarlyStopper(ACCURACY, 2), eval_dataloader=loaders) == 3
     assert ended_at([0.4, 0.3, 0.2, 0.1], other, EarlyStopper("large/accuracy", 2), eval_dataloader=loaders) == 4
 
 
-def test_evaluations_that_nobody_scheduled_do_not_count_and_several_fits_are_counted_as_one() -> None:
+def test_evaluations_that_nobody_scheduled_do_not_count_and_several_fits_are_counted_as_one():
     stopper, memory = EarlyStopper(ACCURACY, patience=2), Memory()
     evaluates = at("batch_end", lambda state: state.timestamp.batch == 2 and run.eval([rows(8)]))
     with made([0.5, 0.4, 0.6, 0.5, 0.4, 0.4], stopper, evaluates, loggers=memory) as run:
@@ -99,13 +89,13 @@ def test_evaluations_that_nobody_scheduled_do_not_count_and_several_fits_are_cou
     assert memory.values("early_stopper/waited/eval/accuracy") == [(1, 0), (2, 1), (3, 0), (4, 1), (5, 2)]
 
 
-def test_a_stopper_of_an_earlier_run_begins_again() -> None:
+def test_a_stopper_of_an_earlier_run_begins_again():
     stopper = EarlyStopper(ACCURACY, patience=2)
     assert ended_at([0.9, 0.8, 0.8], stopper) == 3
     assert ended_at([0.5, 0.6, 0.7, 0.8], stopper) == 4
 
 
-def test_the_reason_for_the_end_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_reason_for_the_end_is_in_the_log(caplog):
     ended_at([0.5, 0.25, 0.25], EarlyStopper(ACCURACY, patience=2))
     ended_at([NAN], EarlyStopper(ACCURACY, patience=1))
     ended_at([0.25, 0.75], ThresholdStopper(ACCURACY, 0.5))
@@ -123,7 +113,7 @@ def test_the_reason_for_the_end_is_in_the_log(caplog: pytest.LogCaptureFixture) 
 
 
 @pytest.mark.parametrize("stopper", [EarlyStopper("max:eval/acuracy"), ThresholdStopper("max:eval/acuracy", 1)])
-def test_a_result_that_is_never_measured_is_an_error_at_the_first_evaluation(stopper: Callback) -> None:
+def test_a_result_that_is_never_measured_is_an_error_at_the_first_evaluation(stopper):
     with (
         pytest.raises(ArgumentError, match="no result 'eval/acuracy'; did you mean 'eval/accuracy'"),
         made([0.5, 0.5], stopper) as run,
@@ -140,7 +130,7 @@ def test_a_result_that_is_never_measured_is_an_error_at_the_first_evaluation(sto
     ],
 )
 @pytest.mark.parametrize("stopper", [EarlyStopper(ACCURACY), ThresholdStopper(ACCURACY, 1)])
-def test_without_the_loader_training_does_not_begin(stopper: Callback, loader: Any, message: str) -> None:
+def test_without_the_loader_training_does_not_begin(stopper, loader, message):
     with pytest.raises(ArgumentError, match=message), made([0.5], stopper, eval_dataloader=loader) as run:
         run.fit()
     assert run.state.timestamp.batch == 0
@@ -150,7 +140,7 @@ def test_without_the_loader_training_does_not_begin(stopper: Callback, loader: A
     ("name", "arguments"),
     [("early_stopper", {}), ("threshold_stopper", {"threshold": 1}), ("checkpoint_saver", {"keep_best": 1})],
 )
-def test_what_has_no_direction_is_refused_when_the_trainer_is_made(name: str, arguments: Any, tmp_path: Path) -> None:
+def test_what_has_no_direction_is_refused_when_the_trainer_is_made(name, arguments, tmp_path):
     given = {"folder": tmp_path, **arguments} if name == "checkpoint_saver" else arguments
     told = r"metric='eval/{0}': neither .* write 'min:eval/{0}' if it is the lower one, or 'max:eval/{0}'{1}(\n|$)"
     with pytest.raises(ArgumentError, match=told.format("gap", "")):
@@ -158,7 +148,7 @@ def test_what_has_no_direction_is_refused_when_the_trainer_is_made(name: str, ar
     with pytest.raises(ArgumentError, match=told.format("los", r"; did you mean 'eval/loss'\?")):
         made([0.5], (name, {"metric": "eval/los", **given}))
     own = Half()
-    own.higher_is_better = True  # type: ignore[attr-defined]
+    own.higher_is_better = True
     for metric in ("eval/gap", "min:eval/gap"):
         made([0.5], (name, {"metric": metric, **given}), metrics={"gap": own}).close()
 
@@ -168,15 +158,15 @@ def test_what_has_no_direction_is_refused_when_the_trainer_is_made(name: str, ar
     [
         (lambda: EarlyStopper("loss"), "metric='loss' has to be the label"),
         (lambda: EarlyStopper(patience=0), "patience=0 has to be within"),
-        (lambda: EarlyStopper(patience=1.5), r"patience=1\.5 \(float\) has to be a whole number"),  # type: ignore[arg-type]
+        (lambda: EarlyStopper(patience=1.5), r"patience=1\.5 \(float\) has to be a whole number"),
         (lambda: EarlyStopper(min_delta=-0.1), r"min_delta=-0\.1 has to be within"),
         (lambda: EarlyStopper(min_delta=NAN), "min_delta=nan has to be a finite number"),
         (lambda: ThresholdStopper("accuracy", 0.5), "metric='accuracy' has to be the label"),
-        (lambda: ThresholdStopper(ACCURACY, "90%"), r"threshold='90%' \(str\) has to be a number"),  # type: ignore[arg-type]
+        (lambda: ThresholdStopper(ACCURACY, "90%"), r"threshold='90%' \(str\) has to be a number"),
         (lambda: ThresholdStopper(ACCURACY, INF), "threshold=inf has to be a finite number"),
     ],
 )
-def test_arguments_are_checked_when_they_are_given(make: Any, message: str) -> None:
+def test_arguments_are_checked_when_they_are_given(make, message):
     with pytest.raises((ValueError, TypeError), match=message):
         make()
 
@@ -191,7 +181,7 @@ STOPPERS = {
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore:fit.. has nothing to do")  # resumed at its end
 @pytest.mark.parametrize("name", STOPPERS)
-def test_it_stops_at_the_same_batch_wherever_the_run_is_resumed(name: str, tmp_path: Path) -> None:
+def test_it_stops_at_the_same_batch_wherever_the_run_is_resumed(name, tmp_path):
     stopper, interval = STOPPERS[name]
     settings = {"max_duration": "6ep", "eval_interval": interval}
     whole, logged = whole_run([stopper(), CheckpointSaver(tmp_path, "1ba", keep_last=None)], **settings)
@@ -208,12 +198,12 @@ def test_it_stops_at_the_same_batch_wherever_the_run_is_resumed(name: str, tmp_p
 
 
 @pytest.mark.parametrize("values", [[0.5, 0.4, 0.4, 0.4], [0.1, 0.5, 0.4, 0.4, 0.4]])
-def test_an_evaluation_that_a_signal_broke_off_is_counted_once(values: list[float], tmp_path: Path) -> None:
-    def ask(state: State) -> None:
+def test_an_evaluation_that_a_signal_broke_off_is_counted_once(values, tmp_path):
+    def ask(state):
         if state.timestamp.batch == 2 and state.dataloader_label == "more":
             signal.raise_signal(signal.SIGTERM)
 
-    def after(*callbacks: Any, **settings: Any) -> Any:
+    def after(*callbacks, **settings):
         stopper, memory = EarlyStopper(ACCURACY, patience=2), Memory()
         loaders = {"eval": [rows(4)], "more": [rows(4), rows(3)]}
         return made(values, stopper, *callbacks, eval_dataloader=loaders, loggers=memory, **settings), stopper, memory
@@ -244,7 +234,7 @@ def test_an_evaluation_that_a_signal_broke_off_is_counted_once(values: list[floa
         ({"best": 0.5, "waited": 0, "counted_at": True}, "counted_at=True"),
     ],
 )
-def test_a_state_that_no_stopper_has_saved_is_refused_and_changes_nothing(state: Any, message: str) -> None:
+def test_a_state_that_no_stopper_has_saved_is_refused_and_changes_nothing(state, message):
     stopper, own = EarlyStopper(), {"best": 0.25, "waited": 1, "counted_at": 7}
     stopper.load_state_dict(own)
     with pytest.raises((ArgumentError, ArgumentTypeError), match=message):
@@ -252,7 +242,7 @@ def test_a_state_that_no_stopper_has_saved_is_refused_and_changes_nothing(state:
     assert stopper.state_dict() == own
 
 
-def test_a_fit_after_a_stop_continues_and_has_as_much_patience_as_the_first() -> None:
+def test_a_fit_after_a_stop_continues_and_has_as_much_patience_as_the_first():
     stopper = EarlyStopper(ACCURACY, patience=2)
     with made([0.5, 0.4, 0.4, 0.4, 0.4, 0.4], stopper) as run:
         run.fit()
@@ -261,9 +251,9 @@ def test_a_fit_after_a_stop_continues_and_has_as_much_patience_as_the_first() ->
         assert (run.state.timestamp.batch, stopper.best) == (5, 0.5)
 
 
-def test_a_custom_loop_is_stopped_too_and_evaluations_after_it_do_not_count() -> None:
+def test_a_custom_loop_is_stopped_too_and_evaluations_after_it_do_not_count():
     state = State(callbacks=[EarlyStopper(patience=2)], evaluators={"eval": []}, max_duration="1h")
-    found: list[float] = []
+    found = []
     with Engine(state, Logger()) as engine:
         engine.run_event("fit_start")
         for loss in (0.5, 0.4, 0.6, 0.5, 0.3):

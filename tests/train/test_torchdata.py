@@ -1,9 +1,6 @@
 """torchdata's StatefulDataLoader, with and without worker processes: resumed anywhere, the run is the same."""
 
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -24,63 +21,63 @@ pytestmark = [
 EXAMPLES, BATCH, EPOCHS = 22, 6, 3
 
 
-class Rows(Dataset):  # type: ignore[type-arg]
+class Rows(Dataset):
     """Counts how often each of its rows is read, in its own process."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.inputs, self.targets = rows(EXAMPLES)
-        self.reads: Counter[int] = Counter()
+        self.reads = Counter()
 
-    def __len__(self) -> int:
+    def __len__(self):
         return EXAMPLES
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index):
         self.reads[index] += 1
         return self.inputs[index], self.targets[index]
 
 
-class Stream(IterableDataset):  # type: ignore[type-arg]
+class Stream(IterableDataset):
     """Rows one after the other, each worker its own; knows where it is."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.inputs, self.targets = rows(EXAMPLES)
         self.next = 0
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self):
         return Reader(self)
 
-    def __len__(self) -> int:
+    def __len__(self):
         return EXAMPLES
 
 
 class Reader:
     """One pass over a stream."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream):
         worker = get_worker_info()
         self.stream, self.step = stream, worker.num_workers if worker else 1
         self.next = worker.id if worker else 0
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self):
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self):
         if self.next >= EXAMPLES:
             raise StopIteration
         place, self.next = self.next, self.next + self.step
         return self.stream.inputs[place], self.stream.targets[place]
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self):
         return {"next": self.next}
 
-    def load_state_dict(self, state: Any) -> None:
+    def load_state_dict(self, state):
         self.next = state["next"]
 
 
-def with_own_generator(collates: bool = False) -> Any:
+def with_own_generator(collates=False):
     generator = torch.Generator().manual_seed(8)
 
-    def collate(examples: Any) -> Any:
+    def collate(examples):
         inputs, targets = torch.utils.data.default_collate(examples)
         return inputs + torch.rand(inputs.shape, generator=generator), targets
 
@@ -88,17 +85,17 @@ def with_own_generator(collates: bool = False) -> Any:
     return {"dataset": Rows(), "shuffle": True, "generator": generator, **given}
 
 
-def with_sampler(**given: Any) -> Any:
+def with_sampler(**given):
     dataset = Rows()
     return {"dataset": dataset, "sampler": RandomSampler(dataset, **given)}
 
 
-WORKERS: dict[str, Any] = {
+WORKERS = {
     "no worker": {"num_workers": 0},
     "2 workers": {"num_workers": 2},
     "2 that persist": {"num_workers": 2, "persistent_workers": True},
 }
-DATA: dict[str, Any] = {
+DATA = {
     "shuffled": lambda: {"dataset": Rows(), "shuffle": True},
     "in order": lambda: {"dataset": Rows()},
     "own generator": with_own_generator,
@@ -108,17 +105,17 @@ DATA: dict[str, Any] = {
 }
 
 
-def loader(data: str = "shuffled", workers: str = "no worker", **settings: Any) -> Any:
+def loader(data="shuffled", workers="no worker", **settings):
     with torch.random.fork_rng():
         torch.manual_seed(3)  # from which torchdata draws the seed of its own sampler
         return stateful.StatefulDataLoader(batch_size=BATCH, **DATA[data](), **WORKERS[workers], **settings)
 
 
-def run(data: Any, callbacks: Any = (), **settings: Any) -> Any:
+def run(data, callbacks=(), **settings):
     """Return a trainer, what it logs, and the batches on which it trains."""
     memory, seen = Memory(), []
     noting = at("after_dataloader", lambda state: seen.append(state.batch[1].clone()))
-    given: dict[str, Any] = {
+    given = {
         "max_duration": f"{EPOCHS}ep",
         "algorithms": [Noise()],
         "callbacks": [noting, *callbacks],
@@ -129,19 +126,19 @@ def run(data: Any, callbacks: Any = (), **settings: Any) -> Any:
     return trainer(data, net(dropout=0.3), **given), memory, seen
 
 
-def fitted(data: Any, callbacks: Any = (), **settings: Any) -> Any:
+def fitted(data, callbacks=(), **settings):
     made, memory, seen = run(data, callbacks, **settings)
     with made:
         made.fit()
     return [*all_of(made), memory.metrics, seen]
 
 
-def savers(folder: Path) -> list[CheckpointSaver]:
+def savers(folder):
     """Return two, which save after each batch, and between epochs."""
     return [CheckpointSaver(folder / interval, interval, keep_last=None) for interval in ("1ba", "1ep")]
 
 
-def ends_alike(rest: list[Any], whole: list[Any]) -> bool:
+def ends_alike(rest, whole):
     """Is this how the whole run ends, and what it logged and saw last?"""
     *state, logged, seen = rest
     *wholly, all_logged, all_seen = whole
@@ -150,7 +147,7 @@ def ends_alike(rest: list[Any], whole: list[Any]) -> bool:
 
 
 @pytest.mark.parametrize("data", DATA)
-def test_resumed_anywhere_it_is_the_same_run(data: str, tmp_path: Path) -> None:
+def test_resumed_anywhere_it_is_the_same_run(data, tmp_path):
     whole = fitted(loader(data), savers(tmp_path))
     saved = [*checkpoints(tmp_path / "1ba"), *checkpoints(tmp_path / "1ep")]
     assert len(saved) == 4 * EPOCHS + 1 + EPOCHS
@@ -161,7 +158,7 @@ def test_resumed_anywhere_it_is_the_same_run(data: str, tmp_path: Path) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("workers", ["2 workers", "2 that persist"])
 @pytest.mark.parametrize("data", ["shuffled", "own generator", "torch's sampler", "stream"])
-def test_with_workers_too_also_where_the_end_is_in_batches(data: str, workers: str, tmp_path: Path) -> None:
+def test_with_workers_too_also_where_the_end_is_in_batches(data, workers, tmp_path):
     whole = fitted(loader(data, workers), savers(tmp_path), max_duration="12ba")
     # The first is resumed within an epoch, the second and the last two after a last batch.
     for name in ("1ba/ep0-ba2", "1ep/ep1-ba4", "1ba/ep1-ba6", "1ba/ep1-ba8", "1ep/ep2-ba8"):
@@ -170,7 +167,7 @@ def test_with_workers_too_also_where_the_end_is_in_batches(data: str, workers: s
 
 
 @pytest.mark.parametrize("workers", WORKERS)
-def test_a_fit_continues_in_the_next_epoch_after_one_that_ended_with_the_last_batch(workers: str) -> None:
+def test_a_fit_continues_in_the_next_epoch_after_one_that_ended_with_the_last_batch(workers):
     whole = fitted(loader("stream", workers), max_duration="12ba")
     made, memory, seen = run(loader("stream", workers), max_duration="12ba")
     with made:
@@ -179,26 +176,26 @@ def test_a_fit_continues_in_the_next_epoch_after_one_that_ended_with_the_last_ba
     assert ends_alike([*all_of(made), memory.metrics, seen], whole)
 
 
-def test_what_was_taken_is_not_read_again(tmp_path: Path) -> None:
+def test_what_was_taken_is_not_read_again(tmp_path):
     fitted(loader(), savers(tmp_path))
     data = loader()
     fitted(data, load_path=tmp_path / "1ba" / "ep2-ba10", seed=None)
     assert sum(data.dataset.reads.values()) == EXAMPLES - 2 * BATCH
 
 
-def test_what_workers_have_read_ahead_is_not_counted(tmp_path: Path) -> None:
+def test_what_workers_have_read_ahead_is_not_counted(tmp_path):
     fitted(loader("in order", "2 workers", prefetch_factor=2), savers(tmp_path))
     data = loader("in order", "2 workers", prefetch_factor=2)
     *_, seen = fitted(data, load_path=tmp_path / "1ba" / "ep2-ba9", seed=None)
     assert same(torch.cat(seen), rows(EXAMPLES)[1][BATCH:])
 
 
-def test_a_state_of_the_dataset_that_a_checkpoint_cannot_hold_is_named(tmp_path: Path) -> None:
+def test_a_state_of_the_dataset_that_a_checkpoint_cannot_hold_is_named(tmp_path):
     class Keeping(Rows):
-        def state_dict(self) -> Any:
+        def state_dict(self):
             return {"raw": b"bytes"}
 
-        def load_state_dict(self, state: Any) -> None:
+        def load_state_dict(self, state):
             raise AssertionError
 
     made, _, _ = run(stateful.StatefulDataLoader(Keeping(), BATCH), [CheckpointSaver(tmp_path, on_error="stop")])

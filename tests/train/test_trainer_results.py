@@ -1,8 +1,5 @@
 """`trainer.results`: the last and the best value of each result of the run's own evaluations, across resumes."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
@@ -16,30 +13,30 @@ VALUES = [3.0, 1.0, 2.0, 0.5]
 class Scripted:
     """A metric whose values are given; it computes one for each evaluation, and the check of the first batch none."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.made = 0
 
-    def update(self, outputs: Any, targets: Any) -> None: ...
+    def update(self, outputs, targets): ...
 
-    def reset(self) -> None:
+    def reset(self):
         self.made += 1
 
-    def compute(self) -> float:
+    def compute(self):
         return VALUES[self.made - 1]
 
 
-def made(begun: int = 0, **settings: Any) -> Any:
+def made(begun=0, **settings):
     scripted = Scripted()
     scripted.made = begun
     given = {"eval_dataloader": {"dev": DEV}, "metrics": {"error": scripted}, "max_duration": "4ep"}
     return trainer(batches(8, 8), **{**given, **settings})
 
 
-def best(trainer: Any) -> Any:
+def best(trainer):
     return trainer.results["dev/error"]
 
 
-def test_each_evaluation_of_the_run_counts() -> None:
+def test_each_evaluation_of_the_run_counts():
     with made() as run:
         assert run.results == {}
         run.fit("2ep")
@@ -48,7 +45,7 @@ def test_each_evaluation_of_the_run_counts() -> None:
         assert best(run) == {"last": 2.0, "best": {"value": 1.0, "step": 4, "epoch": 2}}
 
 
-def test_another_loader_under_the_same_label_does_not_count() -> None:
+def test_another_loader_under_the_same_label_does_not_count():
     with made() as run:
         run.fit("1ep")
         before = run.results
@@ -58,8 +55,8 @@ def test_another_loader_under_the_same_label_does_not_count() -> None:
         assert best(run)["last"] == 2.0
 
 
-def test_an_evaluation_that_fails_counts_for_nothing() -> None:
-    def fail(state: Any) -> None:
+def test_an_evaluation_that_fails_counts_for_nothing():
+    def fail(state):
         if state.timestamp.epoch == 2 and state.dataloader_label == "test":
             raise ZeroDivisionError
 
@@ -71,7 +68,7 @@ def test_an_evaluation_that_fails_counts_for_nothing() -> None:
         assert run.results == before != {}
 
 
-def test_a_resumed_run_goes_on_with_the_best_of_before(tmp_path: Path) -> None:
+def test_a_resumed_run_goes_on_with_the_best_of_before(tmp_path):
     with made(callbacks=CheckpointSaver(tmp_path)) as run:
         run.fit("2ep")
     with made(begun=2, callbacks=CheckpointSaver(tmp_path), autoresume=True) as run:

@@ -1,8 +1,5 @@
 """Optimizers that train at one point and have another evaluated, as schedule-free ones: which is where, to the bit."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -27,12 +24,12 @@ class TwoPoints(torch.optim.SGD):
     As in Schedule-Free, `train()` and `eval()` move the parameters between both, up to rounding.
     """
 
-    def __init__(self, parameters: Any, lr: float = RATE) -> None:
+    def __init__(self, parameters, lr=RATE):
         super().__init__(parameters, lr=lr)
         for group in self.param_groups:
             group.update(is_training=False, steps=0)
 
-    def _move(self, weight: float, *, is_training: bool) -> None:
+    def _move(self, weight, *, is_training):
         for group in self.param_groups:
             if group["is_training"] is not is_training:
                 for p in group["params"]:
@@ -41,15 +38,15 @@ class TwoPoints(torch.optim.SGD):
             group["is_training"] = is_training
 
     @torch.no_grad()
-    def eval(self) -> None:
+    def eval(self):
         self._move(1 - 1 / PULL, is_training=False)
 
     @torch.no_grad()
-    def train(self) -> None:
+    def train(self):
         self._move(1 - PULL, is_training=True)
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure=None):
         for group in self.param_groups:
             assert group["is_training"], "step() in eval mode"
             group["steps"] += 1
@@ -60,7 +57,7 @@ class TwoPoints(torch.optim.SGD):
                 z.sub_(p.grad, alpha=group["lr"])
 
 
-def points(count: int, model: Any = None) -> tuple[list[Any], list[Any]]:
+def points(count, model=None):
     """Return the points of training and for evaluation after each batch, by a loop that never goes back from one."""
     model, trained, evaluated = model or linear(), [], []
     optimizer = TwoPoints(model.parameters())
@@ -80,19 +77,19 @@ def points(count: int, model: Any = None) -> tuple[list[Any], list[Any]]:
     return trained, evaluated
 
 
-def weights(model: Any) -> list[torch.Tensor]:
+def weights(model):
     return [parameter.detach().clone() for parameter in model.parameters()]
 
 
-def with_two_points(**settings: Any) -> Any:
+def with_two_points(**settings):
     return trainer(DATA, **{"optimizers": TwoPoints, "eval_dataloader": DATA[:2], "max_duration": "2ep", **settings})
 
 
-def equal(one: Any, other: Any) -> bool:
+def equal(one, other):
     return all(same(a, b) for a, b in zip(one, other, strict=True))
 
 
-def loss_at(point: list[torch.Tensor]) -> float:
+def loss_at(point):
     model = linear()
     with torch.no_grad():
         for parameter, value in zip(model.parameters(), point, strict=True):
@@ -101,8 +98,8 @@ def loss_at(point: list[torch.Tensor]) -> float:
     return sum(sums) / 14
 
 
-def test_evaluations_are_at_the_point_for_evaluation_and_training_does_not_notice() -> None:
-    seen: list[Any] = []
+def test_evaluations_are_at_the_point_for_evaluation_and_training_does_not_notice():
+    seen = []
     note = at("eval_batch_start", lambda state: seen.append(weights(state.model)))
     made = with_two_points(eval_interval="1ba", callbacks=note)
     made.fit()
@@ -113,8 +110,8 @@ def test_evaluations_are_at_the_point_for_evaluation_and_training_does_not_notic
 
 
 @pytest.mark.parametrize("event", ["eval_start", "eval_before_forward", "eval_end"])
-def test_an_evaluation_that_raises_leaves_the_point_of_training(event: str) -> None:
-    def fail(state: Any) -> None:
+def test_an_evaluation_that_raises_leaves_the_point_of_training(event):
+    def fail(state):
         if state.timestamp.batch == 5:
             raise ZeroDivisionError
 
@@ -127,7 +124,7 @@ def test_an_evaluation_that_raises_leaves_the_point_of_training(event: str) -> N
     assert equal(weights(made.state.model), points(8)[0][-1])
 
 
-def test_saved_weights_are_those_for_evaluation_and_a_resume_in_mid_epoch_trains_on(tmp_path: Path) -> None:
+def test_saved_weights_are_those_for_evaluation_and_a_resume_in_mid_epoch_trains_on(tmp_path):
     """Each checkpoint, in a run that evaluates after each batch, and with the best one."""
     saver = CheckpointSaver(tmp_path, interval="1ba", keep_last=10, keep_best=1, metric="eval/loss")
     first = with_two_points(callbacks=saver, eval_interval="1ba")
@@ -145,10 +142,10 @@ def test_saved_weights_are_those_for_evaluation_and_a_resume_in_mid_epoch_trains
     assert equal(weights(second.state.model), points(8)[0][-1])
 
 
-def test_predictions_are_made_at_the_point_for_evaluation_and_a_rollback_goes_to_that_of_training() -> None:
-    seen: list[Any] = []
+def test_predictions_are_made_at_the_point_for_evaluation_and_a_rollback_goes_to_that_of_training():
+    seen = []
 
-    def back(state: Any) -> None:
+    def back(state):
         if state.timestamp.batch == 6:
             state.loop.go_back(state.loop.snapshot())
             seen.append(weights(state.model))
@@ -166,7 +163,7 @@ def test_predictions_are_made_at_the_point_for_evaluation_and_a_rollback_goes_to
     assert equal(weights(made.state.model), points(8)[0][-1])
 
 
-def test_weights_alone_are_loaded_at_the_point_for_evaluation(tmp_path: Path) -> None:
+def test_weights_alone_are_loaded_at_the_point_for_evaluation(tmp_path):
     """So are those that fit, if not all do and the optimizer starts anew."""
     with_two_points(callbacks=CheckpointSaver(tmp_path)).fit("6ba")
     alone = with_two_points(load_path=tmp_path, load_weights_only=True)
@@ -181,26 +178,26 @@ class Zeros(Algorithm):
     """Has zeros evaluated, as an average of weights would be."""
 
     metadata = AlgorithmMetadata(events=(Event.EVAL_START, Event.EVAL_END), writes=("model",))
-    own: Any = None
+    own = None
 
-    def match(self, event: Event, state: Any) -> bool:
+    def match(self, event, state):
         return event is Event.EVAL_START or self.own is not None
 
-    def apply(self, event: Event, state: Any, logger: Any) -> None:
+    def apply(self, event, state, logger):
         if event is Event.EVAL_START:
             self.own = {name: weight.clone() for name, weight in state.model.state_dict().items()}
         state.model.load_state_dict(self.averaged_state_dict() if event is Event.EVAL_START else self.own)
         self.own = self.own if event is Event.EVAL_START else None
 
-    def averaged_state_dict(self) -> dict[str, torch.Tensor]:
+    def averaged_state_dict(self):
         return {"weight": torch.zeros(3, 4), "bias": torch.zeros(3)}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self):
         return {"average": self.averaged_state_dict()}
 
 
-def test_an_average_has_the_last_word_and_trained_weights_are_at_the_point_for_evaluation(tmp_path: Path) -> None:
-    seen: list[Any] = []
+def test_an_average_has_the_last_word_and_trained_weights_are_at_the_point_for_evaluation(tmp_path):
+    seen = []
     note = at("eval_batch_start", lambda state: seen.append(weights(state.model)))
     made = with_two_points(algorithms=Zeros(), callbacks=[note, CheckpointSaver(tmp_path)], eval_interval="1ba")
     made.fit()
@@ -212,8 +209,8 @@ def test_an_average_has_the_last_word_and_trained_weights_are_at_the_point_for_e
     assert equal(weights(load_model(tmp_path, linear(), weights="trained")), evaluated[-1])
 
 
-def test_ranks_evaluate_and_save_at_one_point(tmp_path: Path) -> None:
-    def program(ranks: Any) -> Any:
+def test_ranks_evaluate_and_save_at_one_point(tmp_path):
+    def program(ranks):
         saver = CheckpointSaver(tmp_path, sharded=True)
         with with_two_points(parallel=ranks, callbacks=[saver], eval_interval="1ba") as made:
             made.fit("6ba")
@@ -226,11 +223,11 @@ def test_ranks_evaluate_and_save_at_one_point(tmp_path: Path) -> None:
     torch.testing.assert_close(weights(load_model(tmp_path, linear())), evaluated[-1])
 
 
-def data() -> Any:
+def data():
     return DATA
 
 
-def test_a_run_of_a_config_leaves_the_weights_for_evaluation(tmp_path: Path) -> None:
+def test_a_run_of_a_config_leaves_the_weights_for_evaluation(tmp_path):
     named = {"model": "linear", "data": "data", "eval_data": "data", "optimizer": "TwoPoints"}
     config = Config(
         **{key: {"target": f"{__name__}:{name}"} for key, name in named.items()},

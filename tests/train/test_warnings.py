@@ -1,12 +1,9 @@
 """A warning points at the user's line, which on the command line is none."""
 
-from typing import Any
-
 import pytest
-import torch
 from click.testing import CliRunner
 
-from engine_core import Callback, Event
+from engine_core import Callback
 from engine_core.cli import main
 from engine_core.errors import AuditWarning, DurationWarning, HookNameWarning, NonFiniteLossWarning
 from engine_core_author.audit_callback import Audit
@@ -14,17 +11,17 @@ from engine_core_author.audit_callback import Audit
 from .parts import acting, trainer
 
 
-def double(event: Event, state: Any) -> None:
+def double(event, state):
     state.loss = state.loss * 2
 
 
 class Misspelt(Callback):
-    def batch_end(self, state: Any, logger: Any) -> None: ...
+    def batch_end(self, state, logger): ...
 
-    def epoch_ends(self, state: Any, logger: Any) -> None: ...
+    def epoch_ends(self, state, logger): ...
 
 
-def nan(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def nan(outputs, targets):
     return outputs.sum() * float("nan")
 
 
@@ -37,8 +34,8 @@ def nan(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         (DurationWarning, {}),
     ],
 )
-def test_a_warning_of_the_core_points_at_the_line_that_called_it(category: Any, settings: dict[str, Any]) -> None:
-    def use() -> None:
+def test_a_warning_of_the_core_points_at_the_line_that_called_it(category, settings):
+    def use():
         with trainer(**settings) as made:
             made.fit()
             if category is DurationWarning:
@@ -80,9 +77,7 @@ class Nags(Callback):
 
 
 @pytest.mark.filterwarnings("default")
-def test_on_the_command_line_no_line_is_shown_but_that_of_the_config_which_is_the_cause(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_the_command_line_no_line_is_shown_but_that_of_the_config_which_is_the_cause(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "told.py").write_text(MODULE)

@@ -1,13 +1,9 @@
 """DistributedDataParallel waits for the parameters that train, whichever these are by now."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import signal
-from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Any
 
 import pytest
 import torch
@@ -21,38 +17,36 @@ from engine_core.ranks import Ranks
 
 
 @pytest.fixture
-def group() -> Iterator[None]:
+def group():
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
 
 
-def freeze(net: nn.Sequential) -> None:
+def freeze(net):
     net[0].requires_grad_(False)
 
 
-def tie(net: nn.Sequential) -> None:
+def tie(net):
     net[1].weight = net[0].weight
 
 
-def replace_parameter_in_place(net: nn.Sequential) -> None:
+def replace_parameter_in_place(net):
     del net[0].bias
     net[0].bias = nn.Parameter(torch.zeros(2))
 
 
-def replace_module(net: nn.Sequential) -> None:
+def replace_module(net):
     net[0] = nn.Linear(2, 2)
 
 
-def add_module(net: nn.Sequential) -> None:
+def add_module(net):
     net.append(nn.Linear(2, 2))
 
 
 @pytest.mark.usefixtures("group")
 @pytest.mark.parametrize("change", [freeze, tie, replace_parameter_in_place, replace_module, add_module])
-def test_the_wrapper_is_made_anew_where_other_parameters_train_and_only_there(
-    change: Callable[[nn.Sequential], None],
-) -> None:
+def test_the_wrapper_is_made_anew_where_other_parameters_train_and_only_there(change):
     net, two = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), Ranks()
     two.size = 2
     wrapping = spread_model(net, DDP(), two, torch.device("cpu"), finds_unused=False)
@@ -71,9 +65,7 @@ def test_the_wrapper_is_made_anew_where_other_parameters_train_and_only_there(
 
 
 @pytest.mark.usefixtures("group")
-def test_a_rank_that_is_lost_while_running_statistics_are_averaged_ends_the_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_rank_that_is_lost_while_running_statistics_are_averaged_ends_the_others(monkeypatch):
     net, two = nn.BatchNorm1d(2, affine=False), Ranks()
     two.size = 2
     with pytest.warns(UserWarning, match="BatchNorm"):
@@ -81,7 +73,7 @@ def test_a_rank_that_is_lost_while_running_statistics_are_averaged_ends_the_othe
     own = group_of_ranks.failures_of_group("10m", leaves=False)
     own._tell("rank 1 failed: ValueError: boom", "", 0.0)
 
-    def lose(*_: object, **__: object) -> None:
+    def lose(*_, **__):
         raise RuntimeError("Connection closed by peer")
 
     monkeypatch.setattr(dist, "all_reduce", lose)
@@ -92,12 +84,12 @@ def test_a_rank_that_is_lost_while_running_statistics_are_averaged_ends_the_othe
 
 
 @pytest.mark.usefixtures("group")
-def test_a_table_that_does_not_change_is_sent_once_and_one_that_does_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_does_not_change_is_sent_once_and_one_that_does_each_time(monkeypatch):
     net, two = nn.Linear(2, 2), Ranks()
     net.register_buffer("mask", torch.ones(4))
     two.size = 2
     wrapping = spread_model(net, DDP(), two, torch.device("cpu"), finds_unused=False)
-    sent: list[int] = []
+    sent = []
     monkeypatch.setattr(dist, "broadcast", lambda bytes_, src: sent.append(len(bytes_)))
     for change in (None, None, net.mask.add_, None, None, lambda _: setattr(net, "mask", torch.zeros(4))):
         if change is not None:
@@ -107,9 +99,9 @@ def test_a_table_that_does_not_change_is_sent_once_and_one_that_does_each_time(m
 
 
 @pytest.fixture
-def before_forks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def before_forks(monkeypatch):
     """Let joining meet nobody, and return what it has run before forks."""
-    found: list[Any] = []
+    found = []
     monkeypatch.setattr(group_of_ranks, "_stores", [])
     monkeypatch.setattr(group_of_ranks, "store_of_group", lambda: None)
     monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: None)
@@ -118,10 +110,8 @@ def before_forks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-def test_a_process_that_has_joined_forks_when_no_thread_of_gloo_is_about_to_enter_python(
-    before_forks: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slept: list[float] = []
+def test_a_process_that_has_joined_forks_when_no_thread_of_gloo_is_about_to_enter_python(before_forks, monkeypatch):
+    slept = []
     monkeypatch.setattr(group_of_ranks.time, "sleep", slept.append)
     for version in ((3, 11, 7), (3, 11, 8), (3, 12, 0)):
         monkeypatch.setattr(group_of_ranks.sys, "version_info", version)
@@ -133,11 +123,11 @@ def test_a_process_that_has_joined_forks_when_no_thread_of_gloo_is_about_to_ente
 
 
 @pytest.mark.usefixtures("before_forks")
-def test_a_process_that_waits_for_the_others_to_join_ends_at_sigterm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_waits_for_the_others_to_join_ends_at_sigterm(monkeypatch):
     own, seen = signal.getsignal(signal.SIGTERM), []
     monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: seen.append(signal.getsignal(signal.SIGTERM)))
 
-    def handler(number: int, frame: object) -> None: ...
+    def handler(number, frame): ...
 
     signal.signal(signal.SIGTERM, handler)
     try:
@@ -149,7 +139,7 @@ def test_a_process_that_waits_for_the_others_to_join_ends_at_sigterm(monkeypatch
 
 
 @pytest.mark.usefixtures("group")
-def test_an_expanded_buffer_is_shared_as_any_other() -> None:
+def test_an_expanded_buffer_is_shared_as_any_other():
     net = nn.Linear(2, 2)
     for name, value in (("scale", torch.ones(1)), ("count", torch.tensor([3]))):
         net.register_buffer(name, value.expand(4))

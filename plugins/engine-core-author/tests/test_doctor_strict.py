@@ -68,6 +68,13 @@ def test_a_string_that_is_nearly_an_event(problems):
     ]
 
 
+def test_a_name_of_an_installed_algorithm_that_is_written_otherwise(problems):
+    named = ALGORITHM.replace('events=("init",)', 'events=("init",), before=("nobody",), conflicts=("Not-Ours",)')
+    assert problems(named, not_ours="algorithms") == [
+        "conflicts='Not-Ours' in its metadata names no algorithm; did you mean 'not_ours'?"
+    ]
+
+
 def test_a_hook_of_an_algorithm_is_never_called(problems):
     (problem,) = problems(ALGORITHM + METHOD.format(mark="", name="batch_end"))
     assert problem.startswith("Acme.batch_end is never called: ") and problem.endswith(" or register a callback")

@@ -1,13 +1,16 @@
 """`engine-core diff`: what differs between two runs, from what they wrote; also where no run has written it."""
 
+import itertools
 import json
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from engine_core.cli import main
-from engine_core_report.diff import compare, format_differences
+from engine_core_report.diff import compare, format_differences, who_moved
 
 ALGORITHMS = ("A", "B", "C")
 MANIFEST = {
@@ -289,3 +292,24 @@ def test_an_order_is_shown_without_control_characters():
         "init",
         "  1. A\\x1b[31m  before \\u202eB: list position",
     ]
+
+
+@settings(max_examples=60)
+@given(st.lists(st.sampled_from("abcdef"), unique=True), st.lists(st.sampled_from("abcdef"), unique=True))
+def test_as_few_as_possible_moved_and_the_rest_kept_their_order(before, after):
+    moved = who_moved(before, after)
+    common = [name for name in after if name in before]
+    assert set(moved) <= set(common)
+    stayed = [name for name in common if name not in moved]
+    assert stayed == [name for name in before if name in stayed]
+    kept = [
+        size
+        for size in range(len(common) + 1)
+        for some in itertools.combinations(common, size)
+        if list(some) == [name for name in before if name in some]
+    ]
+    assert len(stayed) == max(kept)
+
+
+def test_of_two_neighbours_the_one_that_came_forward_has_moved():
+    assert who_moved(["a", "b", "c"], ["b", "a", "c"]) == ["b"]

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State
-from engine_core.arguments import check_key, check_setter, item_at
+from engine_core.arguments import check_key, item_at
 from engine_core.batch import BatchKey
 from engine_core.randomness import OwnGenerator
 
 from .holes import check_holes, cut_holes
 from .images import check_images
+from .setters import check_setter
 
 __all__ = ["CutOut"]
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 import torch
 
 from engine_core.arguments import check_number
-from engine_core.batch import count_rows, take_rows
+from engine_core.batch import Batches
 from engine_core.errors import ArgumentError
 from engine_core.randomness import private_unless
 
@@ -60,12 +60,13 @@ def of_partners(target: Any, order: torch.Tensor) -> Any:
     Raises:
         ArgumentError: (a ValueError) unless there is a target for each row.
     """
-    rows = order.shape[0]
-    if target is not None and count_rows(target) != rows:
-        raise ArgumentError(
-            f"the inputs have {rows} rows and the targets {count_rows(target)}: each row needs one target"
-        )
-    return take_rows(target, rows, order)
+    if target is None:
+        return None
+    batches = Batches()
+    rows, targets = order.shape[0], batches.rows(target)
+    if targets != rows:
+        raise ArgumentError(f"the inputs have {rows} rows and the targets {targets}: each row needs one target")
+    return batches.part(target, order)
 
 
 def draw(alpha: float, generator: torch.Generator | None = None) -> Draw:

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State
-from engine_core.arguments import check_flag, check_key, check_setter, item_at
+from engine_core.arguments import check_flag, check_key, item_at
 from engine_core.batch import BatchKey
 from engine_core.errors import ArgumentError
 from engine_core.randomness import OwnGenerator
 
 from .images import check_images
 from .resizing import check_mode, check_resizable, check_targets, resize_batch
+from .setters import check_setter
 from .sizes import check_increment, check_schedule, resized_side, scale_at
 
 __all__ = ["ProgressiveResizing"]

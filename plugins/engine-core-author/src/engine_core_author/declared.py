@@ -13,6 +13,8 @@ from pydantic import BaseModel, ValidationError
 from engine_core.errors import nearest
 from engine_core.event import Event
 from engine_core.messages import in_one_line
+from engine_core.metadata import ORDERING, AlgorithmMetadata
+from engine_core.registry import Registry
 
 _NAMES = {name for event in Event for name in (event.value, event.canonical_name)}
 _LIKE_A_NAME = re.compile("[a-z_]{4,}")  # shorter ones, such as "int", are like "init" by chance
@@ -43,6 +45,20 @@ def misspelt_events(cls: type) -> Iterator[str]:
                 near = nearest(text, [event.value for event in Event], cutoff=0.8)
                 if near is not None and _is_one_slip(text, near):  # "batch_mean" and "finite" are names of their own
                     yield f"{cls.__name__}.{name} mentions {text!r}, and no event has that name; did you mean {near!r}?"
+
+
+def misspelt_references(metadata: AlgorithmMetadata) -> Iterator[str]:
+    """Yield what is wrong with each name of another algorithm that is an installed one's but for case and `_-.`."""
+    names = [record.name for record in Registry.scan().records if record.kind == "algorithms"]
+    for relation in (*ORDERING, "requires", "conflicts"):
+        for reference in getattr(metadata, relation):
+            meant = next((name for name in names if _bare(name) == _bare(reference)), reference)
+            if reference not in names and meant != reference:
+                yield f"{relation}={reference!r} in its metadata names no algorithm; did you mean {meant!r}?"
+
+
+def _bare(name: str) -> str:
+    return re.sub(r"[_.\-]", "", name).lower()
 
 
 def _is_one_slip(text: str, name: str) -> bool:

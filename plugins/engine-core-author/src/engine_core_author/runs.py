@@ -16,7 +16,7 @@ import torch
 
 from engine_core.algorithm import algorithm_metadata
 from engine_core.batch import map_batch
-from engine_core.errors import EngineError, IdleAlgorithmWarning, UnorderedWritersWarning
+from engine_core.errors import EngineError, IdleAlgorithmWarning
 from engine_core.event import Event
 from engine_core.passes import members_of, referred
 from engine_core.randomness import preserve_generators
@@ -95,9 +95,7 @@ def make_trainer(kit: AlgorithmKit, algorithms: Sequence[Any], **settings: Any) 
         "progress_bar": False,
         **settings,
     }
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UnorderedWritersWarning)  # whether the order matters is a check of its own
-        return Trainer(model, data, algorithms=[*algorithms, *required_by(kit, algorithms)], **given)
+    return Trainer(model, data, algorithms=[*algorithms, *required_by(kit, algorithms)], **given)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from engine_core import Algorithm, AlgorithmMetadata, Event
-from engine_core.batch import count_rows
+from engine_core.batch import Batches
 from engine_core.errors import ArgumentError
 
 from .subjects import AtItsEvents, AtLoss, Counting, OfAPair, OnTuples, caught_by
@@ -288,7 +288,7 @@ class ExpectsTheBatchOfTheStep(AtItsEvents):
         if event is Event.BEFORE_TRAIN_BATCH:
             self.seen = state.batch[0]
         elif self.seen is not state.batch[0]:
-            raise RuntimeError(f"that is another batch, of {count_rows(state.batch)} rows")
+            raise RuntimeError(f"that is another batch, of {Batches().rows(state.batch)} rows")
 
 
 @caught_by("test_restores")

@@ -15,9 +15,8 @@ from engine_core.errors import ArgumentError
 from engine_core.files import read_json
 from engine_core.manifest import Manifest, read_manifest
 from engine_core.messages import aligned
-from engine_core.passes import who_moved
 
-__all__ = ["Difference", "Section", "compare", "compare_manifests", "format_differences", "has_results"]
+__all__ = ["Difference", "Section", "compare", "compare_manifests", "format_differences", "has_results", "who_moved"]
 
 Section = Literal["setting", "config", "versions", "order", "results"]
 NAMES = ("--out", "--profile")
@@ -47,6 +46,21 @@ class Difference:
         """Return it for JSON, with NaN and infinity as strings."""
         content = asdict(self)
         return {k: json_leaf(v) for k, v in content.items() if k != "moved" or self.section == "order"}
+
+
+def who_moved(before: Sequence[str], after: Sequence[str]) -> list[str]:
+    """Return the fewest names to move to get from one order to the other, of those in both.
+
+    That is all but the longest subsequence that kept its order (Schensted 1961).
+    """
+    places = {name: place for place, name in enumerate(before)}
+    common = [name for name in after if name in places]
+    kept: list[list[str]] = [[]]
+    for name in common:
+        fitting = [run for run in reversed(kept) if not run or places[run[-1]] < places[name]]
+        kept.append([*max(fitting, key=len), name])
+    longest = max(kept, key=len)
+    return [name for name in common if name not in longest]
 
 
 def json_leaf(value: Any) -> Any:

@@ -7,7 +7,9 @@ from xml.sax.saxutils import escape
 
 from engine_core.errors import ArgumentError
 from engine_core.explain import Explanation, changes_in
-from engine_core.passes import FILO, Derivation, Explained, who_moved
+from engine_core.passes import FILO, Derivation, Explained
+
+from .diff import who_moved
 
 __all__ = ["to_mermaid", "to_svg"]
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from engine_core.batch import Batches, count_rows
+from engine_core.batch import Batches
 from engine_core.event import Event
 from engine_core.losses import with_reduction
 
@@ -74,7 +74,7 @@ def _rows(batch: Any, start: int, stop: int) -> Any:
 
 def test_microbatches(kit: AlgorithmKit) -> Fault | None:
     """Train with whole batches and with microbatches, also of unequal size, and count how often it runs."""
-    rows = count_rows(next(iter(data_of(kit))))
+    rows = Batches().rows(next(iter(data_of(kit))))
     whole, always = _counted(kit)
     if whole.outcome is None:
         raise whole.error or AssertionError

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engine_core.algorithm import algorithm_metadata
-from engine_core.batch import count_rows
+from engine_core.batch import Batches
 from engine_core.event import Event
 from engine_core.state import State
 
@@ -61,7 +61,7 @@ def test_restores_after_an_exception(kit: AlgorithmKit) -> Fault | None:
     algorithm = kit.make_algorithm()
     if not (pairs := pairs_of(algorithm)):
         pytest.skip("its metadata lists no complete pair of events")
-    half = max(1, count_rows(next(iter(data_of(kit)))) // 2)
+    half = max(1, Batches().rows(next(iter(data_of(kit)))) // 2)
     split = {"microbatch_size": half} if can_split(kit, half) else {}
     known = {_key(finding) for finding in _findings(kit, algorithm, ("not_restored",))}  # another check reports these
     for event in sorted({e for pair in pairs for e in _within(*pair)}, key=list(Event).index):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -11,8 +10,7 @@ import pytest
 import torch
 
 from engine_core.algorithm import algorithm_metadata
-from engine_core.batch import count_rows
-from engine_core.errors import UnorderedWritersWarning
+from engine_core.batch import Batches
 from engine_core.loop import Loop
 from engine_core.needs import EVERYTHING
 from engine_core.state import State
@@ -77,10 +75,8 @@ class _Loop:
             seed=SEED,
             device=torch.device("cpu"),
         )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UnorderedWritersWarning)  # whether the order matters is a check of its own
-            why = "the check of needs takes it away; declare it"
-            self.seam = Loop(state, EVERYTHING if lacks is None else EVERYTHING.without(lacks, why=why))
+        why = "the check of needs takes it away; declare it"
+        self.seam = Loop(state, EVERYTHING if lacks is None else EVERYTHING.without(lacks, why=why))
         early = kit.make_optimizers(model.parameters()) if lacks == "surgery" else None
         self.seam.init()
         made = kit.make_optimizers(state.model.parameters()) if early is None else early  # type: ignore[union-attr]
@@ -160,5 +156,5 @@ class _Loop:
                 seam.eval_outputs(self._outputs_of(batch))
                 loss, _ = seam.state.objective.scalar(self._loss_of(seam.state.outputs))
                 seam.eval_batch_end(loss)
-                total, rows = total + loss.item() * count_rows(batch), rows + count_rows(batch)
+                total, rows = total + loss.item() * Batches().rows(batch), rows + Batches().rows(batch)
             results["loss"] = total / rows

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from engine_core.batch import Batches, count_rows
+from engine_core.batch import Batches
 from engine_core.errors import RankError
 from engine_core.ranks import Ranks
 
@@ -26,7 +26,7 @@ _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropo
 def test_two_ranks(kit: AlgorithmKit) -> Fault | None:
     """Train in two threads, each with its rows of every batch, and in one with all of them."""
     batches = _of_unequal_parts(list(data_of(kit)))
-    size = (count_rows(batches[0]) + 1) // 2 if kit.on_ranks == "microbatches" else None
+    size = (Batches().rows(batches[0]) + 1) // 2 if kit.on_ranks == "microbatches" else None
     one = _train(kit, batches, has_algorithm=True, microbatch_size=size)
     if one.outcome is None:
         pytest.skip(f"it does not work on one process with these batches: {described(one.error)}")
@@ -51,9 +51,9 @@ def test_two_ranks(kit: AlgorithmKit) -> Fault | None:
 
 def _of_unequal_parts(batches: Sequence[Any]) -> list[Any]:
     """Return batches of one odd number of rows: a mean over the ranks of their means is not the mean then."""
-    rows = count_rows(batches[0])
+    rows = Batches().rows(batches[0])
     odd = rows - 1 if rows > 2 and rows % 2 == 0 else rows
-    return [Batches().part(batch, slice(odd)) for batch in batches if count_rows(batch) == rows]
+    return [Batches().part(batch, slice(odd)) for batch in batches if Batches().rows(batch) == rows]
 
 
 def _train(kit: AlgorithmKit, batches: Sequence[Any], *, has_algorithm: bool, **settings: Any) -> Attempt:

@@ -17,7 +17,7 @@ from engine_core.passes import ActivePass
 from engine_core.registry import PluginRecord, Registry, load_plugin
 from engine_core.state import State
 
-from ..declared import invalid, misspelt_events
+from ..declared import invalid, misspelt_events, misspelt_references
 
 _EVENTS = [event.value for event in Event]
 
@@ -31,6 +31,8 @@ def problems_of(record: PluginRecord, plugin: Any) -> list[str]:
     problems = [*([unchecked] if unchecked else []), *misspelt_events(plugin)]
     if record.kind == "callbacks":
         problems += misspelt_hooks(plugin)
+    if isinstance(metadata, AlgorithmMetadata):
+        problems += misspelt_references(metadata)
     if record.kind == "algorithms" and not issubclass(plugin, Callback):
         problems += [
             f"{plugin.__name__}.{name} is never called: the engine calls match and apply of an algorithm; move its "
