@@ -2,7 +2,6 @@
 
 import json
 from itertools import product
-from typing import Any
 
 import pytest
 import torch
@@ -13,12 +12,12 @@ from torch import nn
 
 from augmentation_plugin import CutOut, ProgressiveResizing, cutout_batch
 from augmentation_plugin.holes import hole_side, mask_of
-from engine_core import Algorithm, Engine, Event, Logger, State
+from engine_core import Engine, Event, Logger, State
 from engine_core.errors import ArgumentError
 from engine_core_author.audit_callback import Audit
 
 
-def holed_by_loops(images: torch.Tensor, num_holes: int, side: int, seed: int) -> torch.Tensor:
+def holed_by_loops(images, num_holes, side, seed):
     """Cut holes row by row, hole by hole, pixel by pixel, from the same draws: all y, then all x."""
     rows, _, height, width = images.shape
     generator, out = seeded(seed), images.clone()
@@ -117,7 +116,7 @@ def test_what_makes_no_sense_is_refused(arguments, error, message):
 X, Y = torch.rand(8, 1, 16, 16, generator=torch.Generator().manual_seed(1)) + 1, torch.arange(8)
 
 
-def drawn(algorithm: Algorithm, steps: int, seed: int = 7, batch: Any = (X, Y)) -> list[Any]:
+def drawn(algorithm, steps, seed=7, batch=(X, Y)):
     """Return the batches of some steps of a run of its own."""
     batches = []
     with Engine(State(model=nn.Identity(), algorithms=[algorithm], seed=seed, max_duration="9ba"), Logger()) as engine:

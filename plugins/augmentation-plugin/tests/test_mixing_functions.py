@@ -2,7 +2,6 @@
 
 import functools
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -28,7 +27,7 @@ def test_each_row_is_lambda_of_itself_and_the_rest_of_its_partner(shape):
 
 def test_each_pairing_of_three_rows_is_as_likely():
     generator = seeded()
-    counts: dict[tuple[int, ...], int] = {}
+    counts = {}
     for _ in range(1200):
         order = tuple(draw(0.2, generator).pairing(3).tolist())
         counts[order] = counts.get(order, 0) + 1
@@ -102,7 +101,7 @@ def test_targets_in_containers_are_paired_alike():
 )
 def test_what_cannot_be_blended_is_refused(rows, alpha, error, words):
     with pytest.raises(error, match=words):
-        mixup_batch(rows, None, alpha)  # type: ignore[arg-type]
+        mixup_batch(rows, None, alpha)
 
 
 def test_there_has_to_be_a_target_for_each_row_or_none_at_all():
@@ -111,7 +110,7 @@ def test_there_has_to_be_a_target_for_each_row_or_none_at_all():
     assert mixup_batch(torch.zeros(4), None).paired_target is None
 
 
-def by_hand(images: torch.Tensor, order: list[int], lam: float, place: tuple[float, float]) -> tuple[list, float]:
+def by_hand(images, order, lam, place):
     """Decide of each pixel whether it is within half a box of the centre, as the paper draws it, on whole pixels."""
     rows, channels, height, width = images.shape
     sides = [int(length * math.sqrt(1 - lam)) for length in (height, width)]
@@ -175,19 +174,19 @@ def test_dtype_and_memory_format_of_images_stay(dtype):
 )
 def test_anything_but_images_is_refused(images, error, words):
     with pytest.raises(error, match=words):
-        cutmix_batch(images, None)  # type: ignore[arg-type]
+        cutmix_batch(images, None)
 
 
 LAM = 0.3
 
 
-def outputs_and_targets(*positions: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def outputs_and_targets(*positions):
     outputs = torch.randn(6, 5, *positions, dtype=torch.double, requires_grad=True)
     target = torch.randint(5, (6, *positions))
     return outputs, target, target[torch.randperm(6)]
 
 
-def gradient(loss: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
+def gradient(loss, outputs):
     return torch.autograd.grad(loss, outputs)[0]
 
 
@@ -206,8 +205,7 @@ def test_cross_entropy_of_mixed_targets_is_the_mixture_of_two_losses(positions, 
 
 
 @pytest.mark.parametrize(
-    ("loss_fn", "losses", "gradients"),
-    [(F.mse_loss, (0.25, 1.25), (1.0, 1.0)), (F.l1_loss, (0.5, 1.0), (1.0, 0.0))],
+    ("loss_fn", "losses", "gradients"), [(F.mse_loss, (0.25, 1.25), (1.0, 1.0)), (F.l1_loss, (0.5, 1.0), (1.0, 0.0))]
 )
 def test_other_losses_distinguish_the_two_forms(loss_fn, losses, gradients):
     outputs, target, paired = torch.tensor([0.5], requires_grad=True), torch.tensor([1.0]), torch.tensor([-1.0])
@@ -249,7 +247,7 @@ class Parts(tuple):
     __slots__ = ()
     _fields = ("a", "b")
 
-    def __new__(cls, a: float, b: float) -> Any:
+    def __new__(cls, a, b):
         return super().__new__(cls, (a, b))
 
 
@@ -307,9 +305,7 @@ def test_targets_that_do_not_go_together_are_refused(target, paired, words):
 IMAGES, CLASSES = torch.zeros(4, 3, 8, 8), torch.arange(4)
 
 
-def first_batch(
-    algorithm: Any, batch: Any = (IMAGES, CLASSES), loss_fn: Any = F.cross_entropy, model: Any = None
-) -> Any:
+def first_batch(algorithm, batch=(IMAGES, CLASSES), loss_fn=F.cross_entropy, model=None):
     """Fire the event at which a run looks at its first batch."""
     state = State(model=model or nn.Identity(), algorithms=[algorithm], loss_fn=loss_fn, batch=batch, seed=1)
     with Engine(state, Logger()) as engine:

@@ -2,9 +2,7 @@
 
 import itertools
 import random
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 import torch
@@ -14,7 +12,6 @@ from torch import nn
 from torch.nn import functional as F
 
 from augmentation_plugin import CutMix, MixUp, cutmix_batch, mixup_batch
-from augmentation_plugin.mixing import Mixing
 from engine_core import Algorithm, AlgorithmMetadata, Engine, Event, Logger, Objective, State, Trainer
 from engine_core.errors import ArgumentError, EngineError
 
@@ -28,22 +25,22 @@ CLASSES = torch.arange(ROWS)
 class Recorder(nn.Module):
     """A net that remembers the means of the channels of its inputs, and its targets where it is the loss function."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.linear = nn.Linear(ROWS, ROWS)
-        self.seen: list[torch.Tensor] = []
-        self.targets: list[Any] = []
+        self.seen = []
+        self.targets = []
 
-    def forward(self, images: torch.Tensor) -> Any:
+    def forward(self, images):
         self.seen.append(images.mean((2, 3)))
         return self.linear(self.seen[-1])
 
-    def loss_fn(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
+    def loss_fn(self, outputs, targets):
         self.targets.append(targets)
         return F.cross_entropy(outputs, targets)
 
 
-def fit(algorithms: Any, batches: Any = None, **options: Any) -> Recorder:
+def fit(algorithms, batches=None, **options):
     model = Recorder()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     objective = Objective(model.loss_fn, check=False)  # the law would be measured on further forwards
@@ -54,7 +51,7 @@ def fit(algorithms: Any, batches: Any = None, **options: Any) -> Recorder:
 
 
 @pytest.fixture(params=[MixUp, CutMix])
-def kind(request: pytest.FixtureRequest) -> type[Mixing]:
+def kind(request):
     return request.param
 
 
@@ -65,17 +62,17 @@ class Step:
     engine: Engine
     state: State
 
-    def fire(self, *names: str) -> Any:
+    def fire(self, *names):
         for name in names:
             self.engine.run_event(name)
         return self.state.batch
 
 
 @pytest.fixture
-def step(kind: type[Mixing]) -> Iterator[Callable[..., Step]]:
+def step(kind):
     engines = []
 
-    def make(batch: Any = (IMAGES, CLASSES), **options: Any) -> Step:
+    def make(batch=(IMAGES, CLASSES), **options):
         state = State(model=nn.Identity(), algorithms=[kind(alpha=1.0, **options)], loss_fn=F.cross_entropy, seed=1)
         state.batch, state.outputs = batch, torch.zeros(ROWS, ROWS)
         engines.append(Engine(state, Logger()))
@@ -99,10 +96,10 @@ class Again(Algorithm):
 
     metadata = AlgorithmMetadata(events=("after_train_batch",), before=("@augmentation",), writes=("model",))
 
-    def match(self, event: Event, state: State) -> bool:
+    def match(self, event, state):
         return event is Event.AFTER_TRAIN_BATCH
 
-    def apply(self, event: Event, state: State, logger: Logger) -> None:
+    def apply(self, event, state, logger):
         assert state.loop.closure is not None
         state.loop.closure()
 
@@ -167,14 +164,14 @@ BATCH = torch.rand(4, 3, 8, 8), torch.arange(4)
 FORWARD, LOSS = ("before_forward", "after_forward"), ("before_loss", "after_loss")
 
 
-def own(algorithm: Mixing) -> tuple[State, Engine]:
+def own(algorithm):
     """Return an engine for a hand-written loop."""
     state = State(model=nn.Identity(), algorithms=[algorithm], loss_fn=F.cross_entropy, seed=1, batch=BATCH)
     state.outputs = torch.zeros(4, 4)
     return state, Engine(state, Logger())
 
 
-def fire(engine: Engine, *events: str) -> None:
+def fire(engine, *events):
     for event in events:
         engine.run_event(event)
 
@@ -205,20 +202,20 @@ def test_half_a_pair_of_the_loss_is_not_enough(kind):
 class Failing(nn.Module):
     """A net, loss function and callback that raises once, at a chosen place."""
 
-    def __init__(self, where: str) -> None:
+    def __init__(self, where):
         super().__init__()
         self.linear, self.where = nn.Linear(3, 4), where
 
-    def fail(self, where: str) -> None:
+    def fail(self, where):
         if where == self.where:
             self.where = "nowhere"
             raise ZeroDivisionError
 
-    def forward(self, images: torch.Tensor) -> Any:
+    def forward(self, images):
         self.fail("forward")
         return self.linear(images.mean((2, 3)))
 
-    def loss_fn(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
+    def loss_fn(self, outputs, targets):
         self.fail("loss")
         return F.cross_entropy(outputs, targets)
 
@@ -282,7 +279,7 @@ def test_in_a_handler_of_exceptions_nothing_is_blamed_and_all_is_mixed(kind):
 FIVE = torch.eye(5).view(5, 5, 1, 1).expand(5, 5, 16, 16).contiguous()
 
 
-def mixes(algorithm: Any, steps: int, seed: int = 1) -> list[list[float]]:
+def mixes(algorithm, steps, seed=1):
     """Return the images after some steps."""
     state = State(model=nn.Identity(), algorithms=[algorithm], seed=seed)
     seen = []
@@ -323,7 +320,7 @@ def test_a_foreign_state_is_refused(kind):
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own, where it imports the compiler
 def test_a_compiled_step_draws_again_each_time():
-    def draws(function: Any) -> list[Any]:
+    def draws(function):
         generator = torch.Generator().manual_seed(3)
         mixed = [function(FIVE, torch.arange(5), generator=generator) for _ in range(3)]
         return [(float(lam), paired.tolist()) for _, paired, lam in mixed]
@@ -354,12 +351,12 @@ class Smooth(Algorithm):
     metadata = AlgorithmMetadata(
         events=("before_loss", "after_loss"), tags=("target_smoothing",), around=("@target_mixing",), writes=("batch",)
     )
-    batch: Any = None
+    batch = None
 
-    def match(self, event: Event, state: State) -> bool:
+    def match(self, event, state):
         return event in self.metadata.events
 
-    def apply(self, event: Event, state: State, logger: Logger) -> None:
+    def apply(self, event, state, logger):
         if event is Event.BEFORE_LOSS:
             self.batch = state.batch
             state.batch_set_item(1, 0.8 * F.one_hot(state.batch[1], ROWS) + 0.2 / ROWS)
@@ -370,9 +367,9 @@ class Smooth(Algorithm):
 class Pair:
     """Trains on rows that are 1 in their own channel: the mean of the mixed images is the target they should have."""
 
-    def __init__(self, algorithms: Any, smoothed: bool = False) -> None:
-        self.losses: list[torch.Tensor] = []
-        self.expected: list[torch.Tensor] = []
+    def __init__(self, algorithms, smoothed=False):
+        self.losses = []
+        self.expected = []
         self.smoothed = smoothed
         self.model = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(ROWS, ROWS))
         with torch.no_grad():
@@ -381,11 +378,11 @@ class Pair:
         self.model[1].register_forward_hook(lambda _, __, means: setattr(self, "means", means))
         batches = [(IMAGES, torch.arange(ROWS))] * 4
         optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
-        options: Any = {"loss_fn": F.cross_entropy, "optimizers": optimizer, "callbacks": self, "seed": 5}
+        options = {"loss_fn": F.cross_entropy, "optimizers": optimizer, "callbacks": self, "seed": 5}
         with Trainer(self.model, batches, algorithms=algorithms, **options) as trainer:
             trainer.fit("1ep")
 
-    def after_loss(self, state: State, logger: Any) -> None:
+    def after_loss(self, state, logger):
         targets = 0.8 * self.means + 0.2 / ROWS if self.smoothed else self.means
         self.losses.append(state.loss.detach())
         self.expected.append(F.cross_entropy(state.outputs, targets).detach())
@@ -418,10 +415,7 @@ def test_two_that_interpolate_the_loss_cause_one_warning():
     assert not torch.allclose(torch.stack(run.losses), torch.stack(run.expected))
 
 
-@pytest.mark.parametrize(
-    ("pair", "outer"),
-    list(zip(PAIRS, ("MixUp", "MixUp", "CutMix"), strict=True)),
-)
+@pytest.mark.parametrize(("pair", "outer"), list(zip(PAIRS, ("MixUp", "MixUp", "CutMix"), strict=True)))
 def test_the_metadata_decides_which_is_the_outer_one(pair, outer):
     for order in itertools.permutations(pair):
         with Engine(State(algorithms=list(order)), Logger()) as engine:

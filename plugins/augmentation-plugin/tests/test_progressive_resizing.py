@@ -2,7 +2,6 @@
 
 from fractions import Fraction
 from itertools import permutations
-from typing import Any
 
 import pytest
 import torch
@@ -109,7 +108,7 @@ def test_arguments_of_a_wrong_type_are_refused(arguments):
         ProgressiveResizing(**arguments)
 
 
-def images(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+def images(*shape, dtype=torch.float32):
     """Return images whose pixels all differ, between 0 and 255."""
     count = torch.Size(shape).numel()
     return (torch.randperm(count, generator=seeded(1)) * (255 / count)).reshape(shape).to(dtype)
@@ -237,7 +236,7 @@ X = torch.rand(4, 3, 32, 48, generator=torch.Generator().manual_seed(1))
 Y, MASK = torch.arange(4), torch.arange(4 * 32 * 48).reshape(4, 32, 48)
 
 
-def batches_of(algorithm: Any, steps: Any, batch: Any = (X, Y), logger: Any = None, **fields: Any) -> list[Any]:
+def batches_of(algorithm, steps, batch=(X, Y), logger=None, **fields):
     """Return a batch after given steps of a training of 10, in its own run."""
     made = []
     given = {"model": nn.Identity(), "algorithms": [algorithm], "max_duration": "10ba", "seed": 7, **fields}

@@ -1,7 +1,6 @@
 """Smoothed targets against torch's own label_smoothing, on random shapes; what is refused and what left alone."""
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -18,7 +17,7 @@ SHAPES = st.tuples(st.integers(1, 6), st.integers(2, 7), st.lists(st.integers(1,
 )
 
 
-def loss_and_gradient(outputs: torch.Tensor, target: torch.Tensor, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def loss_and_gradient(outputs, target, **options):
     outputs = outputs.clone().requires_grad_()
     loss = F.cross_entropy(outputs, target, **options)
     loss.sum().backward()
@@ -26,7 +25,7 @@ def loss_and_gradient(outputs: torch.Tensor, target: torch.Tensor, **options: An
     return loss.detach(), outputs.grad
 
 
-def indices(shape: tuple[int, ...], ignored: float, ignore_index: int = -100) -> torch.Tensor:
+def indices(shape, ignored, ignore_index=-100):
     """Return random classes, one of which at least is not ignored."""
     target = torch.randint(shape[1], (shape[0], *shape[2:]))
     target[target == ignore_index] = 1 - ignore_index
@@ -45,9 +44,7 @@ def indices(shape: tuple[int, ...], ignored: float, ignore_index: int = -100) ->
     st.sampled_from([-100, -1, 0, 1]),
     st.integers(0, 999),
 )
-def test_the_loss_of_smoothed_indices_is_torchs_own(
-    shape: tuple[int, ...], smoothing: float, reduction: str, weighted: bool, ignored: float, index: int, seed: int
-) -> None:
+def test_the_loss_of_smoothed_indices_is_torchs_own(shape, smoothing, reduction, weighted, ignored, index, seed):
     torch.manual_seed(seed)
     outputs, target = torch.randn(shape, dtype=torch.double), indices(shape, ignored, index)
     weight = torch.rand(shape[1], dtype=torch.double) + 0.1 if weighted else None
@@ -60,31 +57,27 @@ def test_the_loss_of_smoothed_indices_is_torchs_own(
 
 @settings(deadline=None, max_examples=50)
 @given(SHAPES, st.floats(0.01, 0.99), REDUCTIONS, st.booleans(), st.integers(0, 999))
-def test_one_hot_integers_are_smoothed_as_their_indices_are(
-    shape: tuple[int, ...], smoothing: float, reduction: str, weighted: bool, seed: int
-) -> None:
+def test_one_hot_integers_are_smoothed_as_their_indices_are(shape, smoothing, reduction, weighted, seed):
     torch.manual_seed(seed)
     outputs, target = torch.randn(shape), indices(shape, 0)
     one_hot = F.one_hot(target, shape[1]).movedim(-1, 1)
     for dtype in (torch.int64, torch.uint8):
-        options: dict[str, Any] = {"weight": torch.rand(shape[1]) if weighted else None, "reduction": reduction}
+        options = {"weight": torch.rand(shape[1]) if weighted else None, "reduction": reduction}
         smoothed = smooth_labels(outputs, one_hot.to(dtype), smoothing, **options)
         assert torch.equal(smoothed, smooth_labels(outputs, target, smoothing, **options))
 
 
 @pytest.mark.parametrize("shape", [(0,), (0, 5)], ids=["indices", "one-hot integers"])
-def test_a_batch_without_rows_has_no_targets(shape: tuple[int, ...]) -> None:
+def test_a_batch_without_rows_has_no_targets(shape):
     assert smooth_labels(torch.zeros(0, 5), torch.zeros(shape, dtype=torch.long), 0.1).shape == (0, 5)
 
 
 @settings(deadline=None, max_examples=50)
 @given(SHAPES, st.floats(0, 0.99), REDUCTIONS, st.booleans(), st.integers(0, 999))
-def test_the_loss_of_smoothed_probabilities_is_torchs_own(
-    shape: tuple[int, ...], smoothing: float, reduction: str, weighted: bool, seed: int
-) -> None:
+def test_the_loss_of_smoothed_probabilities_is_torchs_own(shape, smoothing, reduction, weighted, seed):
     torch.manual_seed(seed)
     outputs, target = torch.randn(shape, dtype=torch.double), torch.randn(shape, dtype=torch.double).softmax(1)
-    options: dict[str, Any] = {"reduction": reduction, "weight": torch.rand(shape[1]).double() if weighted else None}
+    options = {"reduction": reduction, "weight": torch.rand(shape[1]).double() if weighted else None}
     own = loss_and_gradient(outputs, smooth_labels(outputs, target, smoothing, **options), **options)
     torchs = loss_and_gradient(outputs, target, label_smoothing=smoothing, **options)
     torch.testing.assert_close(own, torchs, rtol=1e-9, atol=1e-12)
@@ -92,7 +85,7 @@ def test_the_loss_of_smoothed_probabilities_is_torchs_own(
 
 @settings(deadline=None, max_examples=50)
 @given(SHAPES, st.floats(0.01, 0.99), st.integers(0, 999))
-def test_smoothed_targets_are_the_papers_mixture(shape: tuple[int, ...], smoothing: float, seed: int) -> None:
+def test_smoothed_targets_are_the_papers_mixture(shape, smoothing, seed):
     torch.manual_seed(seed)
     target = indices(shape, 0.0)
     one_hot = F.one_hot(target, shape[1]).movedim(-1, 1).double()
@@ -102,7 +95,7 @@ def test_smoothed_targets_are_the_papers_mixture(shape: tuple[int, ...], smoothi
 
 
 @pytest.mark.parametrize("weight", [None, torch.tensor([0.5, 1.0, 2.0])], ids=["plain", "weighted"])
-def test_where_all_rows_are_ignored_loss_and_gradient_are_zero(weight: torch.Tensor | None) -> None:
+def test_where_all_rows_are_ignored_loss_and_gradient_are_zero(weight):
     """Torch's gradient is zero as well, its loss 0 / 0."""
     outputs, target = torch.randn(4, 3), torch.full((4,), -100)
     smoothed = smooth_labels(outputs, target, 0.1, weight=weight)
@@ -113,7 +106,7 @@ def test_where_all_rows_are_ignored_loss_and_gradient_are_zero(weight: torch.Ten
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_targets_are_as_precise_as_the_outputs_and_no_less_than_float32(dtype: torch.dtype) -> None:
+def test_targets_are_as_precise_as_the_outputs_and_no_less_than_float32(dtype):
     outputs, target = torch.randn(4, 3, dtype=dtype), torch.tensor([0, 1, 2, -100])
     smoothed = smooth_labels(outputs, target, 0.1)
     assert smoothed.dtype is (torch.float64 if dtype is torch.float64 else torch.float32)
@@ -122,7 +115,7 @@ def test_targets_are_as_precise_as_the_outputs_and_no_less_than_float32(dtype: t
     torch.testing.assert_close(F.cross_entropy(outputs, smoothed).double(), torchs, rtol=1e-2, atol=1e-2)
 
 
-def test_under_autocast_the_loss_is_torchs_own() -> None:
+def test_under_autocast_the_loss_is_torchs_own():
     outputs, target = torch.randn(8, 5).bfloat16(), torch.randint(5, (8,))
     smoothed = smooth_labels(outputs, target, 0.1)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -142,7 +135,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("arguments", "error", "message"), WRONG, ids=lambda value: str(value)[:30])
-def test_the_constructor_refuses(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_the_constructor_refuses(arguments, error, message):
     with pytest.raises(error, match=message):
         LabelSmoothing(**arguments)
 
@@ -164,7 +157,7 @@ def test_the_constructor_refuses(arguments: dict[str, Any], error: type[Exceptio
     ],
     ids=lambda value: tuple(value.shape) if isinstance(value, torch.Tensor) else str(value)[:20],
 )
-def test_the_function_refuses(outputs: Any, target: Any, error: type[Exception], message: str) -> None:
+def test_the_function_refuses(outputs, target, error, message):
     with pytest.raises(error, match=message) as raised:
         smooth_labels(outputs, target, 0.1)
     assert isinstance(raised.value, EngineError)
@@ -182,22 +175,20 @@ def test_the_function_refuses(outputs: Any, target: Any, error: type[Exception],
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
-def test_settings_that_no_cross_entropy_has_are_refused(
-    target: torch.Tensor, settings: dict[str, Any], error: type[Exception], message: str
-) -> None:
+def test_settings_that_no_cross_entropy_has_are_refused(target, settings, error, message):
     with pytest.raises(error, match=message):
         smooth_labels(LOGITS, target, **settings)
 
 
 @pytest.mark.parametrize("label", [3, -1])
 @pytest.mark.parametrize("weight", [None, torch.ones(3)])
-def test_a_label_without_a_class_is_an_error_that_names_it(label: int, weight: torch.Tensor | None) -> None:
+def test_a_label_without_a_class_is_an_error_that_names_it(label, weight):
     with pytest.raises(ValueError, match=f"labels from .*{label}.*the outputs have 3 classes, 0 to 2"):
         smooth_labels(LOGITS, torch.tensor([0, label, 2, 0]), 0.1, weight=weight)
 
 
 @pytest.mark.parametrize("target", [LABELS, torch.eye(3)[LABELS]], ids=["indices", "probabilities"])
-def test_neither_target_nor_outputs_are_changed_and_no_smoothing_gives_the_very_target(target: torch.Tensor) -> None:
+def test_neither_target_nor_outputs_are_changed_and_no_smoothing_gives_the_very_target(target):
     outputs, before = LOGITS.clone(), target.clone()
     smooth_labels(outputs, target, 0.5)
     assert torch.equal(target, before) and torch.equal(outputs, LOGITS)
@@ -205,21 +196,21 @@ def test_neither_target_nor_outputs_are_changed_and_no_smoothing_gives_the_very_
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own, where it imports the compiler
-def test_compiled_it_looks_for_ignored_targets_too() -> None:
+def test_compiled_it_looks_for_ignored_targets_too():
     """A traced graph raises no error to rely on; a backend that checks indices would raise at the call."""
     target = torch.tensor([0, -100, 2, -100])
     compiled = torch.compile(smooth_labels, backend="eager")
     assert torch.equal(compiled(LOGITS, target), smooth_labels(LOGITS, target))
 
 
-def test_a_class_is_not_taken_for_an_ignored_one_by_its_dtype() -> None:
+def test_a_class_is_not_taken_for_an_ignored_one_by_its_dtype():
     """156 as a byte is -100."""
     outputs, target, weight = torch.zeros(2, 200), torch.tensor([156, 3]), torch.ones(200)
     smoothed = smooth_labels(outputs, target.to(torch.uint8), weight=weight)
     assert torch.equal(smoothed, smooth_labels(outputs, target, weight=weight))
 
 
-def test_the_targets_say_where_the_result_is() -> None:
+def test_the_targets_say_where_the_result_is():
     torch.set_default_device("meta")
     try:
         smoothed = smooth_labels(LOGITS, LABELS)
