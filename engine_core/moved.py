@@ -17,6 +17,8 @@ FORMER = {
     "embed": "",
 }
 """The modules that have moved, and the extras that bring their distributions; they go with the next minor version."""
+LOGITS = "transformers"
+"""The extra that brings the loss of logits, which was in `loop`."""
 _RENAMED = {"EmbeddedLoop": "Loop"}
 
 

@@ -326,11 +326,8 @@ class CheckpointSaver(Callback):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue in the same folder, with the best checkpoints that are still there when the fit starts."""
-        identity, awaits = state.get("folder", ""), state.get("awaits", False)
-        if not isinstance(identity, str) or not isinstance(awaits, bool):
-            raise ArgumentError(f"the state of CheckpointSaver has folder={identity!r} and awaits={awaits!r}")
         self._ranking.load(state.get("best", []))
-        self._loaded_identity, self._ranking.awaits = identity, awaits
+        self._loaded_identity, self._ranking.awaits = state.get("folder", ""), state.get("awaits", False)
 
     def written(self) -> list[Path]:
         """Wait for pending writes, and return the checkpoints in the folder, by batch and then by attempt.

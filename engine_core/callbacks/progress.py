@@ -70,8 +70,6 @@ class ProgressBar(RunReporter):
 
     def __init__(self, refresh_s: float = 0.1, *, show: bool | Literal["auto", "lines"] = "auto") -> None:
         super().__init__()
-        if not refresh_s >= 0:
-            raise ArgumentError(f"refresh_s is the time between two drawings in seconds, not {refresh_s!r}")
         if show is not True and show not in ("auto", "lines"):
             raise ArgumentError(f"show is 'auto', 'lines' or True, not {show!r}")
         self.refresh_s, self.show = refresh_s, show

@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from ..config import load_config
-from ..errors import CheckpointError
 from ..files import finite
 from ..messages import aligned, plural, readable
 from ..registry import Origin, display_name
@@ -48,11 +47,7 @@ def show(path: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(manifest, indent=2))
         return
-    try:
-        lines = aligned([("checkpoint", str(folder)), *_rows_of(manifest)])
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{str(folder)!r} has an invalid manifest: {error!r}") from error
-    click.echo("\n".join(lines))
+    click.echo("\n".join(aligned([("checkpoint", str(folder)), *_rows_of(manifest)])))
 
 
 @checkpoint.command(epilog="\b\nExample:\n  engine-core checkpoint verify runs/baseline")

@@ -1,8 +1,8 @@
 """The seam between an engine and a training loop: one method for each moment of the loop. Knows no loop."""
 
+from ..moved import LOGITS, moved
 from .adapter import (
     Accumulated,
-    LogitsLoss,
     Patched,
     check_batches,
     check_names,
@@ -10,7 +10,6 @@ from .adapter import (
     make_loop,
     patched,
     scale_gradients,
-    target_keys,
 )
 from .evaluation import keep_modules, without_trace
 from .loop import (
@@ -32,7 +31,6 @@ from .step import backward_with_first_graph
 __all__ = [
     "Accumulated",
     "BegunEvaluation",
-    "LogitsLoss",
     "Loop",
     "Patched",
     "Phase",
@@ -52,9 +50,10 @@ __all__ = [
     "read_part",
     "read_state",
     "scale_gradients",
-    "target_keys",
     "what_is_missing",
     "without_trace",
     "write_part",
     "write_state",
 ]
+
+__getattr__ = moved(__name__, "LogitsLoss", extra=LOGITS)

@@ -1,12 +1,11 @@
-"""What an adapter to another library's trainer begins with and patches, its steps of several batches, and logits."""
+"""What an adapter to another library's trainer begins with and patches, and its steps of several batches."""
 
 from __future__ import annotations
 
 import copy
 import importlib
-import inspect
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from operator import attrgetter
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 
 from ..batch import Batches
-from ..errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from ..errors import ArgumentTypeError, UnsupportedError
 from ..logger import Logger
 from ..messages import join_words
 from ..needs import Offers
@@ -163,84 +162,6 @@ def scale_gradients(optimizers: Iterable[torch.optim.Optimizer], factor: float |
     for parameter in trained:
         if parameter.grad is not None and parameter.grad.layout is not torch.strided:
             parameter.grad.mul_(factor)
-
-
-class LogitsLoss(Objective):
-    """A loss of logits and labels: the model gets the other items that it takes.
-
-    Args:
-        loss_fn: called with logits and labels.
-        label_key: where the labels are in a batch.
-
-    Example:
-        >>> import torch
-        >>> objective = LogitsLoss(torch.nn.CrossEntropyLoss(), "labels")
-        >>> batch = {"x": torch.zeros(2, 3), "labels": torch.tensor([1, -100])}
-        >>> outputs = objective.forward(lambda x: {"logits": x}, batch)
-        >>> objective.loss(None, outputs, batch).count
-        1
-    """
-
-    def __init__(self, loss_fn: Any, label_key: str) -> None:
-        super().__init__(loss_fn, inputs="**", targets=label_key)
-        self._taken: set[str] | None = None
-
-    @classmethod
-    def unless_given(cls, loss_fn: Any, label_key: str, objective: Any) -> Objective | None:
-        """Return the user's objective, or one of the user's loss function; None if there is neither."""
-        if objective is not None:
-            check_own_objective(objective, loss_fn)
-            return objective  # type: ignore[no-any-return]
-        if loss_fn is not None and not callable(loss_fn):
-            raise ArgumentTypeError(f"loss_fn is a function of logits and labels, not {loss_fn!r:.80}")
-        return None if loss_fn is None else cls(loss_fn, label_key)
-
-    def look_at(self, model: Any) -> set[str] | None:
-        """Find out which items the model takes, before it is wrapped, and return them; None: all."""
-        parameters = inspect.signature(model.forward).parameters
-        takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
-        self._taken = None if takes_all else {*parameters}
-        return self._taken
-
-    def forward(self, model: Any, batch: Any) -> Any:
-        """Return the outputs of the model, which gets no labels and computes no loss of its own."""
-        key, taken = self.targets, self._taken
-        return model(**{n: v for n, v in batch.items() if n != key and (taken is None or n in taken)})
-
-    def given(self, model: Any, outputs: Any, batch: Any) -> Any:
-        """Return what the loss function returns."""
-        return super().given(model, _logits(model, outputs), batch)
-
-    def counted(self, given: Any, outputs: Any, batch: Any, loss_fn: Any = None) -> Loss:
-        """Return what the loss function returned with what it counts."""
-        return super().counted(given, _logits(None, outputs), batch, loss_fn)
-
-    def count_of(self, outputs: Any, batch: Any) -> Any:
-        """Return what the loss is divided by."""
-        return super().count_of(_logits(None, outputs), batch)
-
-    def row_losses(self, model: Any, outputs: Any, batch: Any) -> Any:
-        """Return the loss of each row."""
-        return super().row_losses(model, _logits(model, outputs), batch)
-
-    def for_metrics(self, outputs: Any, batch: Any) -> tuple[Any, Any]:
-        """Return logits and labels."""
-        return super().for_metrics(_logits(None, outputs), batch)
-
-
-def target_keys(objective: Objective) -> list[str]:
-    """Return the keys of the targets in a batch."""
-    targets = objective.targets
-    return [key for key in (targets if isinstance(targets, tuple) else (targets,)) if isinstance(key, str)]
-
-
-def _logits(model: Any, outputs: Any) -> Any:
-    if isinstance(outputs, Mapping):
-        if "logits" not in outputs:
-            gives = f"{type(model).__name__} gives {join_words([*outputs])}, and loss_fn takes 'logits'"
-            raise ArgumentError(f"{gives}: let its forward give them, or leave loss_fn out if the loss is its own")
-        return outputs["logits"]
-    return outputs[0] if isinstance(outputs, tuple) else outputs
 
 
 def make_loop(

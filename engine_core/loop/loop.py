@@ -216,6 +216,7 @@ class Loop(EvaluationMoments):
 
     Example:
         >>> import torch
+        >>> from engine_core import State
         >>> from engine_core.needs import EVERYTHING
         >>> model = torch.nn.Linear(2, 1)
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -168,9 +168,10 @@ def _resolve(
 ) -> tuple[ActivePass, ...]:
     """Return the passes of distributions, sorted, with the user's own inserted one by one."""
     source: dict[str, tuple[AlgorithmPass, Origin]] = {}
+    shipped = [record for record in registry.records_of("passes") if record.status != "disabled"]
     # The core's come first, so that if a guest's pass has the same name, that is the one to disable.
     for distribution in sorted(distributions, key=lambda name: name != CORE):
-        for record in registry.passes_of(distribution):
+        for record in (each for each in shipped if each.distribution == distribution):
             function = registry.load("passes", record.qualified_name)
             name = name_of(function)
             if name in source:

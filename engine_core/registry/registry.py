@@ -212,11 +212,6 @@ class Registry:
         """Return the records of a kind, of those with a name if one is given, whatever their status."""
         return [r for r in self.records if r.kind == kind and name in (None, r.name)]
 
-    def passes_of(self, distribution: str) -> list[PluginRecord]:
-        """Return the records of a distribution's passes that are not disabled."""
-        shipped = [r for r in self.records if (r.kind, r.distribution) == ("passes", distribution)]
-        return [r for r in shipped if r.status != "disabled"]
-
     def _unknown(self, kind: Kind, name: str) -> str:
         known = [r.name for r in self.records if r.kind == kind]
         other_kinds = [r.kind for r in self.records if r.name == name]

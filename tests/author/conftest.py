@@ -37,44 +37,44 @@ class Workplace:
     core_version: str
     environ: dict[str, str] = field(repr=False)
 
-    def run(self, *command: str, cwd: Path | None = None) -> str:
+    def run(self, *command, cwd=None):
         """Run a command, show what it prints if it fails, and return its standard output."""
         done = self.attempt(*command, cwd=cwd)
         assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
-    def attempt(self, *command: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    def attempt(self, *command, cwd=None):
         """Run a command that may fail."""
         where, environ = cwd or self.folder, self.environ
         return subprocess.run(command, cwd=where, env=environ, capture_output=True, text=True, check=False)
 
-    def engine_core(self, *arguments: str) -> str:
+    def engine_core(self, *arguments):
         """Run the command of the engine-core that is installed here."""
         return self.run(*self.installed("engine-core"), *arguments)
 
-    def pip(self, subcommand: str, *arguments: str) -> str:
+    def pip(self, subcommand, *arguments):
         uv = (sys.executable, "-m", "uv", "pip", subcommand, "--quiet", "--python", *self.installed("python"))
         return self.run(*uv, *arguments)
 
-    def installed(self, program: str) -> list[str]:
+    def installed(self, program):
         return [str(program_of(self.home, program))]
 
-    def begin(self, name: str, *options: str) -> Path:
+    def begin(self, name, *options):
         """Begin a plugin and return its folder."""
         self.engine_core("plugins", "new", name, *options)
         return self.folder / name
 
-    def files(self) -> set[str]:
+    def files(self):
         """Return the files of the environment, except those that Python writes when it imports."""
         files = (file.relative_to(self.home).as_posix() for file in self.home.rglob("*"))
         return {file for file in files if "__pycache__" not in file}
 
 
-def program_of(environment: Path, program: str) -> Path:
+def program_of(environment, program):
     return environment / ("Scripts" if os.name == "nt" else "bin") / program
 
 
-def core_environment(folder: Path) -> Path:
+def core_environment(folder):
     """Return an environment with the core, engine-core-author and what the example needs, which is made once."""
     home = folder / "core"
     if not home.exists():
@@ -86,7 +86,7 @@ def core_environment(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
+def workplace(tmp_path_factory):
     folder = tmp_path_factory.mktemp("author")
     wheel, author = WHEELS_OF([ROOT, AUTHOR])
     constraints = folder / "constraints.txt"
@@ -97,7 +97,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
     return Workplace(folder, home, wheel.name.split("-")[1], environ_with(constraints))
 
 
-def environ_with(constraints: Path) -> dict[str, str]:
+def environ_with(constraints):
     """Return the environment variables of an author's shell with tox-uv beside tox: it takes less time."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     here = f"{sys.version_info.major}{sys.version_info.minor}"

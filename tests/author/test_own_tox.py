@@ -1,15 +1,11 @@
 """What a new plugin's own tools say about it, whatever its name."""
 
-from __future__ import annotations
-
 import re
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
-from .conftest import Workplace, program_of
+from .conftest import program_of
 
 HERE = f"py{sys.version_info.major}{sys.version_info.minor}"
 ENVIRONMENTS = ["lint", "type", f"{HERE}-lowest", f"{HERE}-latest", "wheel"]
@@ -23,7 +19,7 @@ SOMETHING = """[p.grad.zero_() for p in state.model.parameters()]"""
 
 
 @pytest.fixture(scope="module")
-def tools(workplace: Workplace) -> Path:
+def tools(workplace):
     """Create a plugin with all that it may have, run its own tox, two environments at a time, and return its folder."""
     project = workplace.begin(AWKWARD, "--example", "--with-pass")
     command = (sys.executable, "-m", "tox", "run-parallel", "--parallel", "2", "--parallel-live")
@@ -32,7 +28,7 @@ def tools(workplace: Workplace) -> Path:
     return project
 
 
-def test_its_own_tox_is_green(tools: Path) -> None:
+def test_its_own_tox_is_green(tools):
     printed = (tools / "tox.log").read_text()
 
     assert re.findall(r"^  ([\w-]+): (\w+)", printed, re.MULTILINE) == [(each, "OK") for each in ENVIRONMENTS], printed
@@ -40,13 +36,13 @@ def test_its_own_tox_is_green(tools: Path) -> None:
 
 
 @pytest.fixture
-def checked(workplace: Workplace, tools: Path) -> Iterator[Callable[..., Path]]:
+def checked(workplace, tools):
     """Return `checked(name, *options)`, which creates a plugin, and checks its lint and types with those tools."""
     ruff, python = program_of(tools / ".tox" / "lint", "ruff"), program_of(tools / ".tox" / "type", "python")
     uv = [sys.executable, "-m", "uv", "pip"]
     installed = []
 
-    def checked(name: str, *options: str) -> Path:
+    def checked(name, *options):
         project = workplace.begin(name, *options)
         workplace.run(*uv, "install", "--python", str(python), "--no-deps", "--editable", str(project))
         installed.append(name)
@@ -60,13 +56,11 @@ def checked(workplace: Workplace, tools: Path) -> Iterator[Callable[..., Path]]:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_lint_and_types_are_green_whatever_its_name(name: str, checked: Callable[..., Path]) -> None:
+def test_lint_and_types_are_green_whatever_its_name(name, checked):
     checked(name, "--example", "--with-pass", *EXAMPLES[name])
 
 
-def test_a_skeleton_fails_its_one_test_until_it_does_something(
-    workplace: Workplace, tools: Path, checked: Callable[..., Path]
-) -> None:
+def test_a_skeleton_fails_its_one_test_until_it_does_something(workplace, tools, checked):
     project = checked("true-plugin", "--with-pass", "--description", "d" * 90)
     python = str(program_of(tools / ".tox" / f"{HERE}-latest", "python"))
     uv = (sys.executable, "-m", "uv", "pip", "install", "--python", python)

@@ -13,7 +13,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from .conftest import ROOT, Workplace
+from .conftest import ROOT
 
 EXAMPLE = (ROOT / "engine_core" / "examples" / "digits.yaml").read_text()
 NAME, PACKAGE, ALGORITHM, PASS = (
@@ -41,7 +41,7 @@ class Journey:
 
 
 @pytest.fixture(scope="module")
-def journey(workplace: Workplace) -> Journey:
+def journey(workplace):
     project = workplace.begin(NAME, "--example", "--with-pass")
     workplace.run(sys.executable, "-m", "build", "--wheel", "--no-isolation", str(project))
     (wheel,) = (project / "dist").glob("*.whl")
@@ -66,7 +66,7 @@ def journey(workplace: Workplace) -> Journey:
     return Journey(*seen, after - before, before - after, required, named)
 
 
-def write_configs(project: Path) -> None:
+def write_configs(project):
     """Write the config of the core's example with another algorithm, and the same without `require_plugins`."""
     text, plugins = re.subn(r"require_plugins: .*", f"require_plugins: [{NAME}]", EXAMPLE)
     text, algorithms = re.subn(r"  - name: .*\n    args: .*", f"  - name: {ALGORITHM}\n    args: {{eta: 1.0e-6}}", text)
@@ -75,12 +75,12 @@ def write_configs(project: Path) -> None:
     (project / "named.yaml").write_text(re.sub("require_plugins: .*", "", text))
 
 
-def readme_example(project: Path) -> str:
+def readme_example(project):
     (example,) = re.findall(r"^```python\n(.*?)^```$", (project / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     return example
 
 
-def test_the_wheel_holds_the_package_and_nothing_else(journey: Journey) -> None:
+def test_the_wheel_holds_the_package_and_nothing_else(journey):
     names = set(ZipFile(journey.wheel).namelist())
     info = {name.partition(".dist-info/")[2] for name in names if ".dist-info/" in name}
 
@@ -90,7 +90,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(journey: Journey) -> None:
     assert info == {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE"}
 
 
-def test_it_is_listed(journey: Journey) -> None:
+def test_it_is_listed(journey):
     own = [r for r in journey.listed if not r["distribution"].startswith("engine-core")]
 
     distribution = PACKAGE.replace("_", "-")
@@ -100,14 +100,14 @@ def test_it_is_listed(journey: Journey) -> None:
     ]
 
 
-def test_the_doctor_finds_nothing_wrong(journey: Journey) -> None:
+def test_the_doctor_finds_nothing_wrong(journey):
     names = {record["name"] for record in journey.doctored}
 
     assert {ALGORITHM, PASS} <= names
     assert [record for record in journey.doctored if record["problems"] or record["status"] != "available"] == []
 
 
-def test_it_is_explained(journey: Journey) -> None:
+def test_it_is_explained(journey):
     own = ("AwkwardRound", ALGORITHM, "runs alone")
 
     assert {
@@ -116,18 +116,16 @@ def test_it_is_explained(journey: Journey) -> None:
     } == {"after_train_batch": [own]}
 
 
-def test_the_example_trains_with_it(journey: Journey) -> None:
+def test_the_example_trains_with_it(journey):
     assert journey.results["eval/accuracy"] > 0.9
-    assert journey.results["algorithms"] == {
-        "AwkwardRound/AFTER_TRAIN_BATCH": journey.results["batches"],
-    }
+    assert journey.results["algorithms"] == {"AwkwardRound/AFTER_TRAIN_BATCH": journey.results["batches"]}
 
 
-def test_uninstalled_it_leaves_nothing_and_takes_nothing(journey: Journey) -> None:
+def test_uninstalled_it_leaves_nothing_and_takes_nothing(journey):
     assert (journey.left, journey.lost) == (set(), set())
 
 
-def test_a_run_that_requires_it_then_says_what_is_missing(journey: Journey) -> None:
+def test_a_run_that_requires_it_then_says_what_is_missing(journey):
     assert journey.required.returncode == 2
     assert without_line(journey.required.stderr) == (
         f"Error: required.yaml: require_plugins[0]: {NAME} is required and no plugin of "
@@ -137,7 +135,7 @@ def test_a_run_that_requires_it_then_says_what_is_missing(journey: Journey) -> N
     )
 
 
-def test_a_run_that_names_it_then_says_that_it_is_not_there(journey: Journey) -> None:
+def test_a_run_that_names_it_then_says_that_it_is_not_there(journey):
     assert journey.named.returncode == 2
     assert without_line(journey.named.stderr) == (
         f"Error: named.yaml: algorithms[0]: {ALGORITHM!r} is not among the installed algorithms; none is "
@@ -145,6 +143,6 @@ def test_a_run_that_names_it_then_says_that_it_is_not_there(journey: Journey) ->
     )
 
 
-def without_line(message: str) -> str:
+def without_line(message):
     """Return a message without the number of the line in the config."""
     return re.sub(r"^(Error: \w+\.yaml):\d+:", r"\1:", message)

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 import engine_core
-from engine_core.loop import LogitsLoss
+from engine_core_transformers.logits import LogitsLoss
 
 from . import cases
 from .cases import EPOCHS, LEARNING_RATE, MOMENTUM, SEED, make_algorithms

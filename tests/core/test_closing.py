@@ -15,7 +15,7 @@ from engine_core.errors import ClosedEngineError, EngineError
 
 from .parts import A
 
-calls: list[str] = []
+calls = []
 
 
 @pytest.fixture(autouse=True)

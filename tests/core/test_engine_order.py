@@ -18,7 +18,7 @@ from engine_core import (
 
 from .parts import Always, Quiet
 
-calls: list[str] = []
+calls = []
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from engine_core.errors import EngineError, PluginError
 
 from .parts import Always, Quiet
 
-calls: list[str] = []
+calls = []
 PLAIN = ["algorithm", "callback", "destination"]
 
 

@@ -13,21 +13,21 @@ LINES_OF_AN_ADAPTER = 350
 BUDGET = {
     "": 3995,
     "batch": 790,
-    "callbacks": 1550,
-    "checkpoint": 1510,
-    "cli": 1000,
-    "config": 1043,
-    "engine": 1625,
-    "examples": 130,
+    "callbacks": 1525,
+    "checkpoint": 1480,
+    "cli": 985,
+    "config": 1045,
+    "engine": 1620,
+    "examples": 125,
     "explain": 595,
     "loggers": 680,
-    "loop": 1470,
+    "loop": 1375,
     "objective": 1170,
-    "parallel": 1190,
+    "parallel": 1155,
     "passes": 835,
-    "registry": 850,
-    "run": 1410,
-    "trainer": 4350,
+    "registry": 840,
+    "run": 1395,
+    "trainer": 4305,
 }
 FILES = 117
 TRAINERS = ("accelerate", "lightning", "transformers")
@@ -135,8 +135,9 @@ def test_the_trainers_arguments_are_these_and_a_new_one_has_to_show_why_a_callba
 
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_an_adapter_is_thin_because_the_seam_does_the_work(trainer):
+    own = ("written.py", "logits.py")  # the events within a step that the user wrote; a loss of logits and labels
     files = [path for name, path in sources().items() if name.startswith(f"engine-core-{trainer}/")]
-    files = [path for path in files if path.name != "written.py"]  # the events within a step that the user wrote
+    files = [path for path in files if path.name not in own]
     assert 0 < sum(map(lines_of, files)) <= LINES_OF_AN_ADAPTER
 
 

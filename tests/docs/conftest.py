@@ -21,7 +21,7 @@ class Block(NamedTuple):
     line: int
 
 
-def blocks_of(page: Path) -> list[Block]:
+def blocks_of(page):
     """Return the fenced blocks of a page in order; that of a directive `{code-block} toml` is of language toml."""
     source, found = page.read_text(encoding="utf-8"), []
     for fence in _FENCE.finditer(source):
@@ -38,6 +38,6 @@ def blocks_of(page: Path) -> list[Block]:
     return found
 
 
-def name_of(page: Path) -> str:
+def name_of(page):
     """Return a page's path from the root, for a test's id."""
     return page.relative_to(ROOT).as_posix()

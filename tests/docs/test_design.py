@@ -15,10 +15,10 @@ PACKAGE, AROUND = (block.text for block in blocks_of(PAGE) if block.language == 
 LEFT_BY_TOOLS = {"__pycache__", "_build", "build", "dist", "runs"}
 
 
-def listed(tree: str) -> list[str]:
+def listed(tree):
     """Return the paths in a tree in its order; a line is two spaces further right than the folder it lies in."""
-    paths: list[str] = []
-    folders: list[str] = []
+    paths = []
+    folders = []
     for line in tree.splitlines():
         indent, name = re.match(r"( *)(\S+)", line).groups()
         del folders[len(indent) // 2 :]
@@ -81,7 +81,7 @@ def test_the_house_has_the_layers_that_are_tested():
 
 
 def test_the_house_says_which_lower_rooms_a_room_does_without():
-    without: dict[str, set[str]] = {}
+    without = {}
     for _, rooms, cell in rows_of_the_house():
         for part in filter(None, cell.split(";")):
             importers, colon, imported = part.rpartition(":")
@@ -91,13 +91,13 @@ def test_the_house_says_which_lower_rooms_a_room_does_without():
     assert without == tested.NOT
 
 
-def rows_of_the_house() -> list[tuple[str, list[str], str]]:
+def rows_of_the_house():
     """Return the number, the rooms and the last cell of each layer, from the top."""
     rows = re.findall(r"^\| (\d+) \| (.*?) \| \S.* \| (.*?) ?\|$", section("The house"), re.MULTILINE)
     return [(number, quoted(rooms), without) for number, rooms, without in rows]
 
 
-def quoted(text: str) -> list[str]:
+def quoted(text):
     return re.findall(r"`(.*?)`", text)
 
 
@@ -125,7 +125,7 @@ def test_the_files_of_the_engine_each_have_their_subject_named():
     assert [*named, "engine"] == tested.READING_ORDER["engine"]
 
 
-def section(title: str) -> str:
+def section(title):
     """Return the text of a section of the page."""
     return re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL)[1]
 

@@ -10,7 +10,7 @@ import pytest
 
 import engine_core
 
-from .conftest import DOCS, PAGES, Block, blocks_of, name_of
+from .conftest import DOCS, PAGES, blocks_of, name_of
 
 OF_OTHER_TRAINERS = [page for page in PAGES if "../examples/beside/" in page.read_text(encoding="utf-8")]
 """What needs a library that is not here: tests/beside runs it."""
@@ -31,14 +31,14 @@ def test_the_python_blocks_of_a_page_run_one_after_the_other(page, tmp_path, mon
                 run(block, page, names)
 
 
-def run(block: Block, page: Path, names: dict[str, object]) -> None:
+def run(block, page, names):
     """Run a block in the page's namespace; one with prompts has to print what it shows."""
     if not block.text.startswith(">>>"):
         exec(compile("\n" * (block.line - 1) + block.text, page, "exec"), names)
         return
     example = doctest.DocTestParser().get_doctest(block.text, {}, page.name, str(page), block.line - 1)
     example.globs = names
-    said: list[str] = []
+    said = []
     failed, _ = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example, out=said.append, clear_globs=False)
     if failed:
         pytest.fail("".join(said), pytrace=False)
@@ -54,7 +54,7 @@ def test_an_example_that_shows_something_else_fails(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("```python\nx = 1\n```\n\n```python\n>>> x + 1\n3\n```\n")
     first, second = blocks_of(page)
-    names: dict[str, object] = {}
+    names = {}
     run(first, page, names)
 
     with pytest.raises(pytest.fail.Exception, match=r"line 6, in page.md(.|\n)*Got:\n    2"):
@@ -76,7 +76,7 @@ MODULES = sorted(
 
 def test_the_examples_of_each_module_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    said: list[str] = []
+    said = []
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     finder = doctest.DocTestFinder(exclude_empty=True)
     for test in [test for name in MODULES for test in finder.find(importlib.import_module(name))]:

@@ -7,7 +7,6 @@ import pkgutil
 import re
 import runpy
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,17 +20,15 @@ COMPOSER = json.loads((Path(__file__).parent / "composer.json").read_text())
 
 RENAMED = {"FusedLayerNorm": "LowPrecisionLayerNorm"}
 PAIRS = runpy.run_path(str(DOCS / "pairs.py"))
-ALGORITHMS: dict[str, Any] = {
-    type(made).__name__: type(made) for made in map(PAIRS["make"], PAIRS["algorithm_names"]())
-}
-CALLED: dict[str, Any] = {
+ALGORITHMS = {type(made).__name__: type(made) for made in map(PAIRS["make"], PAIRS["algorithm_names"]())}
+CALLED = {
     **ALGORITHMS, "Engine": Engine, "Trainer": Trainer, "Trainer.fit": Trainer.fit, "Trainer.eval": Trainer.eval,
     "Trainer.predict": Trainer.predict,
 }  # fmt: skip
 NAMED = {"Event": Event, "Engine": Engine, "Algorithm": Algorithm, "Trainer": Trainer}
 
 
-def rows_of(section: str, columns: int) -> list[list[str]]:
+def rows_of(section, columns):
     """Return the rows of the tables with so many columns in a section, without their heads."""
     text = PAGE.read_text()
     begin = re.search(rf"^##+ {re.escape(section)}\n", text, re.MULTILINE)
@@ -41,7 +38,7 @@ def rows_of(section: str, columns: int) -> list[list[str]]:
     return [row for row in cells if len(row) == columns and row[0] != "Composer" and not row[0].startswith("---")]
 
 
-def named(cells: list[str]) -> list[str]:
+def named(cells):
     return sorted(cell.strip("`") for cell in cells if cell)
 
 

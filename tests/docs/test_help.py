@@ -13,7 +13,7 @@ from engine_core.cli import main
 from .conftest import PAGES, ROOT, blocks_of, name_of
 
 
-def tree(command: click.Command, *path: str) -> list[tuple[str, ...]]:
+def tree(command, *path):
     """Return the words of each command and group, from the root on."""
     found = [path]
     if isinstance(command, click.Group):
@@ -26,7 +26,7 @@ def tree(command: click.Command, *path: str) -> list[tuple[str, ...]]:
 TREE = tree(main)
 
 
-def help_of(path: tuple[str, ...], columns: int = 80) -> str:
+def help_of(path, columns=80):
     """Return the help on a terminal so wide."""
     result = CliRunner().invoke(main, [*path, "--help"], prog_name="engine-core", env={"COLUMNS": str(columns)})
     assert result.exit_code == 0, result.output
@@ -67,7 +67,7 @@ SHELLS = ("console", "sh", "shell", "bash")
 OURS = (["engine-core"], ["python3", "-m", "engine_core"], ["python", "-m", "engine_core"])
 
 
-def commands_of(page) -> list[list[str]]:
+def commands_of(page):
     """Return the words of each command of a page: those after a prompt, and each line of a block without one."""
     found = []
     for block in blocks_of(page):
@@ -96,7 +96,7 @@ def test_the_commands_of_a_page_exist_with_these_options(page):
             assert f"\n    {words[-1]} = " in TOX
 
 
-def parse(command: click.Command, arguments: list[str]) -> None:
+def parse(command, arguments):
     """Parse as click does, without running anything."""
     context = click.Context(command, info_name="engine-core", **command.context_settings)
     while isinstance(command, click.Group):
@@ -106,6 +106,6 @@ def parse(command: click.Command, arguments: list[str]) -> None:
         command.make_context(context.info_name, list(arguments), parent=context.parent)
 
 
-def is_environment(name: str) -> bool:
+def is_environment(name):
     """Is it a section of tox.ini, or one of its matrix?"""
     return f"[testenv:{name}]" in TOX or re.fullmatch(r"py31[0-3]-(lowest|latest|full)", name) is not None

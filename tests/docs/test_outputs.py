@@ -99,7 +99,7 @@ PAGE, PICTURE = DOCS / "howto" / "order.md", DOCS / "images" / "order.svg"
 @pytest.fixture
 def drawn(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    names: dict = {"__name__": "page"}
+    names = {"__name__": "page"}
     with warnings.catch_warnings():
         for block in blocks_of(PAGE):
             if block.language == "python" and not block.text.startswith(">>>"):

@@ -5,7 +5,6 @@ import pkgutil
 import re
 import runpy
 import xml.etree.ElementTree as ET
-from pathlib import Path
 
 from .conftest import DOCS, PAGES, ROOT, blocks_of
 
@@ -60,7 +59,7 @@ def test_what_a_page_calls_by_its_full_name_exists():
     assert [name for name in sorted(names) if not is_there(name)] == []
 
 
-def is_there(name: str) -> bool:
+def is_there(name):
     """Is this the name of a module, or of something in one?"""
     try:
         pkgutil.resolve_name(name)
@@ -99,12 +98,12 @@ def test_the_heading_that_a_link_leads_to_exists():
 
 
 @functools.cache
-def places_in(page: Path) -> set[str]:
+def places_in(page):
     """Return the anchors that GitHub makes of a page's headings, and the targets `(name)=` before some."""
     titles = re.findall(r"^#+ (.+)$", text_of(page), re.MULTILINE)
     slugs = [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]
     return {*slugs, *re.findall(r"^\((.+)\)=$", text_of(page), re.MULTILINE)}
 
 
-def text_of(page: Path) -> str:
+def text_of(page):
     return re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)

@@ -21,7 +21,7 @@ BASELINE = re.search(r"Without any, the test accuracy is (\S+) % \(sd (\S+)\)", 
 DIGITS = re.compile(r"(?P<gained>.+) \| (?P<accuracy>\S+) % \(sd (?P<sd>\S+)\) \| (?P<time>\S+) \| ")
 
 
-def parts() -> list[str]:
+def parts():
     """Return headings, pictures by their file, the first row of tables and languages of blocks, in order."""
     found = re.findall(r"^(#+ .+)$|^!\[.+\]\((.+)\)$|^(\|.+)\n\|-|^```(\w+)$", TEXT, re.MULTILINE)
     return ["".join(part) for part in found]
@@ -101,7 +101,7 @@ def test_the_row_of_selective_backprop_quotes_the_right_lines_of_its_tables():
     assert re.search(rf"half the batch \| {half_twice} \|.* \| the same with `end=0.9` \| {twice} \|", second)
 
 
-def source_of(name: str) -> str:
+def source_of(name):
     """Return the section of a plugin's README that a row links to, as one line."""
     page, place = re.search(r"\]\((plugins/[^#)]+)#([^)]+)\) \|?$", f"{METHODS[name]} |").groups()
     sections = re.split(r"^## ", (ROOT / page).read_text(encoding="utf-8"), flags=re.MULTILINE)
@@ -119,7 +119,7 @@ def test_a_difference_in_accuracy_is_named_if_it_is_larger_than_one_by_rounding_
     assert re.findall(r"(\S+) points (more|less)", DIGITS.match(METHODS[name])["gained"]) == named
 
 
-def better_by(name: str) -> float:
+def better_by(name):
     """Return by how many points a row's accuracy is higher than without the algorithm."""
     return round(float(DIGITS.match(METHODS[name])["accuracy"]) - float(BASELINE[0]), 2)
 
@@ -148,6 +148,6 @@ def test_the_name_on_the_public_index_is_described_alike():
         )
 
 
-def first(page, language: str) -> str:
+def first(page, language):
     """Return the first block of a language in a page."""
     return next(block.text for block in blocks_of(page) if block.language == language)

@@ -55,7 +55,7 @@ def test_the_commands_have_a_heading_each():
     assert sorted(re.findall(r"^## ([a-z ]+)$", REFERENCE["cli"], re.MULTILINE)) == commands(main)
 
 
-def commands(group: click.Group, before: str = "") -> list[str]:
+def commands(group, before=""):
     """Return the names of commands that do something, as they are written."""
     context = click.Context(group)
     found = []
@@ -177,7 +177,7 @@ _, WORDS, MOMENTS, _ = re.split(r"^## .*$", COMPARISON, flags=re.MULTILINE)
 PLUGINS = {record.name for record in Registry.scan().records}
 
 
-def column(text: str, number: int) -> str:
+def column(text, number):
     """Return a column of the table in a section."""
     rows = [line.split(" |") for line in text.splitlines() if line.startswith("|")]
     return " ".join(row[number] for row in rows[2:])

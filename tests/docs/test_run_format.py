@@ -63,7 +63,7 @@ def coupled(outputs, targets):
 """An algorithm that never runs, which is warned of, and others that bring what few runs have."""
 
 
-def tables(title: str, text: str = TEXT) -> dict[str, str]:
+def tables(title, text=TEXT):
     """Return the type of each key in the first table under a heading."""
     section = re.search(rf"^##+ {re.escape(title)}\n(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL)[1]
     rows = re.findall(r"^\| (`.+?`) \| ([^|]+?) \| .+\|$", section, re.MULTILINE)
@@ -80,7 +80,7 @@ TIMING = {f"timing.{key}": kind for key, kind in tables("timing").items()}
 FILES = {"manifest.json": tables("manifest.json"), "results.json": {**tables("results.json"), **TIMING}}
 
 
-def told_in(content: object, types: dict[str, str], seen: set[str], path: str = "") -> None:
+def told_in(content, types, seen, path=""):
     """Add the keys of the page that a content has; fail for one that is not there, or of another type."""
     if path:
         kind = types[path]
@@ -98,7 +98,7 @@ def told_in(content: object, types: dict[str, str], seen: set[str], path: str = 
                 told_in(inner, types, seen, key_for(name, types, f"{path}[]"))
 
 
-def key_for(name: str, types: dict[str, str], path: str) -> str:
+def key_for(name, types, path):
     """Return how the page writes a key: by its name, or as `<anything>`."""
     before = f"{path}." if path else ""
     if f"{before}{name}" in types:
@@ -145,7 +145,7 @@ def train(folder, *options, code=0):
 
 @pytest.mark.parametrize("file", FILES)
 def test_a_file_has_the_keys_that_the_page_names(file, folders):
-    seen: set[str] = set()
+    seen = set()
     for folder in folders:
         if (folder / file).exists():
             told_in(json.loads((folder / file).read_text()), FILES[file], seen)
@@ -153,7 +153,7 @@ def test_a_file_has_the_keys_that_the_page_names(file, folders):
 
 
 def test_a_line_of_each_kind_has_the_keys_that_the_page_names(folders):
-    seen: dict[str, set[str]] = {title: set() for title in TITLES}
+    seen = {title: set() for title in TITLES}
     for folder in folders:
         for line in (folder / "metrics.jsonl").read_text().splitlines():
             told = json.loads(line)

@@ -88,10 +88,11 @@ def test_an_attempt_that_is_refused_touches_no_file_of_the_run(tmp_path):
     with saving(tmp_path, Notes()) as first:
         first.fit("3ba")
         before = files_in(tmp_path)
-        second = saving(tmp_path, Notes(), autoresume=True)
-        with pytest.raises(CheckpointError, match="is in use by another run"), second:
-            second.fit()
-        assert files_in(tmp_path) == before
+        for loading in ({"autoresume": True}, {"load_path": tmp_path / "checkpoints" / "ep0-ba2"}):
+            second = saving(tmp_path, Notes(), **loading)
+            with pytest.raises(CheckpointError, match="is in use by another run"), second:
+                second.fit()
+            assert files_in(tmp_path) == before
     before = files_in(tmp_path)
     with pytest.raises(CheckpointError, match="the weights are another model's"):
         saving(tmp_path, Notes(), model=nn.Linear(4, 2), autoresume=True)

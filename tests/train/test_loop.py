@@ -12,51 +12,39 @@ from engine_core.loop import Loop, Phase, read_state, write_state
 from engine_core.needs import EVERYTHING
 
 from .own_loops import DATA, OwnLoop, plugins
-from .parts import acting, at, trainer, writing_down
+from .parts import EVENTS, acting, at, same, trainer, writing_down
 
 
-class Position(Callback):
-    """Keeps the clock at each event, and what else State shows then."""
-
-    def __init__(self):
-        self.seen = []
-
-
-def _watch(name):
-    def method(self, state, logger):
-        shown = state.dataloader_label, state.dataloader_len, state.between_batches, state.eval_timestamp[:3]
-        loss = None if state.loss is None else round(state.loss.item(), 5)
-        self.seen.append((name, *state.timestamp[:5], shown, loss))
-
-    return method
+def shown(state):
+    """Return the clock, and what else State shows."""
+    others = state.dataloader_label, state.dataloader_len, state.between_batches, state.eval_timestamp[:3]
+    return *state.timestamp[:5], others, None if state.loss is None else round(state.loss.item(), 5)
 
 
-for _event in Event:
-    if _event not in (Event.INIT, Event.AFTER_LOAD):
-        setattr(Position, _event.value, _watch(_event.value))
+def looking(seen):
+    looks = {
+        event: lambda self, state, logger, event=event: seen.append((event, *shown(state))) for event in EVENTS[2:]
+    }
+    return type("Looks", (Callback,), looks)()
 
 
 def test_a_loop_of_ones_own_is_the_trainers():
-    position, same = Position(), Position()
-    own = OwnLoop(plugins(), [position])
+    seen, expected = [], []
+    own = OwnLoop(plugins(), [looking(seen)])
     own.fit(2)
-    ours = trainer(
-        DATA,
-        max_duration="2ep",
-        algorithms=plugins(),
-        callbacks=[same],
-        eval_dataloader=DATA,
-        seed=1,
-        loss_fn=cross_entropy,
-    )
+    given = {"algorithms": plugins(), "callbacks": [looking(expected)], "loss_fn": cross_entropy}
+    ours = trainer(DATA, max_duration="2ep", eval_dataloader=DATA, seed=1, **given)
     ours.fit()
-    assert [seen[0] for seen in position.seen] == [seen[0] for seen in same.seen]
-    assert position.seen == same.seen
+    assert [event for event, *_ in seen] == [event for event, *_ in expected]
+    assert seen == expected
     assert own.state.metrics == pytest.approx(ours.state.metrics, rel=1e-6)
-    for name, value in ours.state.model.state_dict().items():
-        assert torch.equal(value, own.model.state_dict()[name])
+    assert_same_weights(own, ours)
     for mine, theirs in zip(own.state.algorithms, ours.state.algorithms, strict=True):
         assert str(mine.state_dict()) == str(theirs.state_dict())
+
+
+def assert_same_weights(one, other):
+    assert same(*(dict(each.state.model.state_dict()) for each in (one, other)))
 
 
 def test_a_skipped_step_is_skipped_once():
@@ -94,22 +82,20 @@ def test_where_schedulers_rest_rates_stay_although_the_loop_steps_its_own():
 
 
 def test_an_evaluation_can_fail_in_a_fit_that_goes_on():
-    failed = []
-    kept = []
+    failed, kept = [], []
 
+    @torch.no_grad()
     def swap(event, state):
-        with torch.no_grad():
-            if event is Event.EVAL_START:
-                kept.append(state.model.weight.clone())
-                state.model.weight.zero_()
-            else:
-                state.model.weight.copy_(kept.pop())
+        if event is Event.EVAL_START:
+            kept.append(state.model.weight.clone())
+            state.model.weight.zero_()
+        else:
+            state.model.weight.copy_(kept.pop())
 
     def evaluate(state):
         own.loop.eval_start("held", [1])
-        error = ValueError("boom")
         assert not own.model.weight.any()
-        own.loop.undo_evaluation(error)
+        own.loop.undo_evaluation(ValueError("boom"))
         failed.append(f"{state.dataloader_label}, {bool(own.model.weight.any())}, {own.loop.status.phase.name}")
 
     own = OwnLoop([acting(swap, "eval_start", "eval_end")], [at("batch_end", evaluate)])
@@ -120,11 +106,8 @@ def test_an_evaluation_can_fail_in_a_fit_that_goes_on():
 
 def test_a_microbatch_is_undone_before_the_whole_batch_is_back():
     found = []
-
-    note = acting(
-        lambda event, state: found.append((event.value, len(state.batch[0]))), "before_forward", "after_forward"
-    )
-    own = OwnLoop([note])
+    note = lambda event, state: found.append((event.value, len(state.batch[0])))  # noqa: E731
+    own = OwnLoop([acting(note, "before_forward", "after_forward")])
     own.loop.fit_start()
     own.loop.begin_forward(DATA[2])
     own.loop.undo_microbatch(ValueError())
@@ -134,12 +117,11 @@ def test_a_microbatch_is_undone_before_the_whole_batch_is_back():
 def test_what_is_not_offered_is_refused_as_soon_as_it_is_known():
     own = OwnLoop(plugins())
     offers = replace(EVERYTHING, loop="a loop").without("after_train_batch", why="it has none; take one")
-    with pytest.raises(
-        UnsupportedError, match=r"^Ascends can't work in a loop: no after_train_batch: it has none; take"
-    ):
-        own.loop.offer(offers)
-    with pytest.raises(UnsupportedError):
-        Loop(State(algorithms=plugins()), offers)
+    for offer in (own.loop.offer, lambda offers: Loop(State(algorithms=plugins()), offers)):
+        with pytest.raises(
+            UnsupportedError, match=r"^Ascends can't work in a loop: no after_train_batch: it has none; "
+        ):
+            offer(offers)
     own.loop.offer(EVERYTHING)
 
 
@@ -218,18 +200,15 @@ def test_a_resumed_loop_is_the_uninterrupted_one(stops_at):
     first = OwnLoop(plugins(), [at("batch_checkpoint", lambda s: s.timestamp.batch == stops_at and 1 / 0)])
     with pytest.raises(ZeroDivisionError):
         first.fit(2)
-    saved, weights = first.loop.state_dict(), first.model.state_dict()
-    loaded = []
+    saved, loaded = first.loop.state_dict(), []
     second = OwnLoop(plugins(), [at("after_load", lambda state: loaded.append(state.timestamp.batch))])
-    second.model.load_state_dict(weights)
+    second.model.load_state_dict(first.model.state_dict())
     second.loop.load_state_dict(saved)
-    assert second.state.timestamp.batch == 0
-    assert second.loop.state_dict() == saved
+    assert (second.state.timestamp.batch, second.loop.state_dict()) == (0, saved)
     second.fit(2)
     assert loaded == [stops_at]
     assert second.state.timestamp[:3] == whole.state.timestamp[:3]
-    for name, value in whole.model.state_dict().items():
-        assert torch.equal(value, second.model.state_dict()[name])
+    assert_same_weights(second, whole)
     assert str(second.state.algorithms[0].state_dict()) == str(whole.state.algorithms[0].state_dict())
 
 
@@ -242,16 +221,14 @@ def test_a_resumed_loop_is_the_uninterrupted_one(stops_at):
         ({"required": ["Blur", "Squeeze"]}, r"was saved with Blur, .*; the checkpoint was saved with Squeeze, "),
     ],
 )
-def test_a_state_of_another_run_is_refused_at_once(changes, says):
+def test_a_state_of_another_run_is_refused_at_once_and_the_seed_that_was_saved_holds(changes, says):
     own = OwnLoop(plugins())
+    saved = own.loop.state_dict()
     with pytest.raises(CheckpointError, match=says):
-        own.loop.load_state_dict({**own.loop.state_dict(), **changes})
+        own.loop.load_state_dict({**saved, **changes})
     own.fit(1)
     assert own.state.timestamp.epoch == 1
-
-
-def test_the_seed_that_was_saved_holds():
-    saved, other = OwnLoop(plugins()).loop.state_dict(), OwnLoop(plugins())
+    other = OwnLoop(plugins())
     other.state.seed = 99
     other.loop.load_state_dict(saved)
     assert other.state.seed == 1
@@ -270,18 +247,16 @@ def test_what_was_loaded_for_a_fit_that_failed_to_start_is_not_for_the_next():
 def test_it_is_written_to_two_files_and_read_back(tmp_path):
     own = OwnLoop(plugins())
     own.fit(1)
-    saved = own.loop.state_dict()
+    saved, file = own.loop.state_dict(), tmp_path / "engine_core.json"
     write_state(tmp_path, saved)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["engine_core.json", "engine_core.safetensors"]
     assert str(read_state(tmp_path)) == str(saved)
-
-    (tmp_path / "engine_core.json").write_text("{")
-    with pytest.raises(CheckpointError, match=r"engine_core.json' is damaged, it is not JSON"):
-        read_state(tmp_path)
-    (tmp_path / "engine_core.json").write_text("null")
-    with pytest.raises(CheckpointError, match=r"engine_core.json' is damaged: it holds None, and not an object"):
-        read_state(tmp_path)
-    (tmp_path / "engine_core.json").unlink()
+    damaged = {"{": "json' is damaged, it is not JSON", "null": "json' is damaged: it holds None, and not an object"}
+    for text, says in damaged.items():
+        file.write_text(text)
+        with pytest.raises(CheckpointError, match=f"engine_core.{says}"):
+            read_state(tmp_path)
+    file.unlink()
     with pytest.raises(CheckpointError, match="was saved without engine-core, or holds weights alone"):
         read_state(tmp_path)
 

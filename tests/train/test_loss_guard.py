@@ -1,6 +1,7 @@
 """Losses and gradients that are not finite: a warning, a skipped step, a stop, or a rollback."""
 
 import warnings
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -17,22 +18,22 @@ from .parts import Memory, at, batches, net, same, trainer
 NAN = float("nan")
 
 
-def spoiled(*bad, value=NAN):
-    """Return ten batches, in some of which a number is not finite."""
-    data = batches(*[8] * 10)
+def spoiled(*bad, value=NAN, count=10):
+    """Return batches, in some of which a number is not finite."""
+    data = batches(*[8] * count)
     for place in bad:
         data[place][0][3, 2] = value
     return data
 
 
+def without(*places):
+    return [batch for place, batch in enumerate(spoiled()) if place not in places]
+
+
 def exploding(*bad):
     """Return a callback that gives some batches an infinite gradient, and leaves the loss as it is."""
-
-    def explode(state):
-        if state.timestamp.batch in bad:
-            state.model[0].weight.grad[1, 2] = float("inf")
-
-    return at("after_backward", explode)
+    grad = lambda state: state.model[0].weight.grad  # noqa: E731
+    return at("after_backward", lambda state: state.timestamp.batch in bad and grad(state)[1, 2].fill_(float("inf")))
 
 
 def adam(parameters):
@@ -53,15 +54,14 @@ def learned(made):
 def test_a_skipped_batch_is_as_if_it_had_not_been(bad, value):
     with pytest.warns(NonFiniteLossWarning):
         made = fitted(spoiled(*bad, value=value), LossGuard("skip"))
-    rest = [batch for place, batch in enumerate(spoiled()) if place not in bad]
-    assert same(learned(made), learned(fitted(rest)))
+    assert same(learned(made), learned(fitted(without(*bad))))
     assert made.state.timestamp.batch == 10
 
 
 def test_a_batch_is_skipped_whose_gradients_alone_are_not_finite():
     with pytest.warns(NonFiniteLossWarning, match=r"^the gradient of 0.weight is not finite \(with a loss of 1"):
         made = fitted(spoiled(), exploding(3), LossGuard())
-    assert same(learned(made), learned(fitted([*spoiled()[:3], *spoiled()[4:]])))
+    assert same(learned(made), learned(fitted(without(3))))
 
 
 @pytest.mark.filterwarnings("ignore:BatchNorm .* each microbatch:UserWarning")
@@ -71,17 +71,15 @@ def test_a_batch_is_skipped_whose_gradients_alone_are_not_finite():
 def test_it_skips_whatever_the_settings(settings):
     with pytest.warns(NonFiniteLossWarning):
         made = fitted(spoiled(5), LossGuard("skip"), **settings)
-    assert same(learned(made), learned(fitted([*spoiled()[:5], *spoiled()[6:]], **settings)))
+    assert same(learned(made), learned(fitted(without(5), **settings)))
 
 
 def test_one_warning_names_batch_and_policy_and_each_skipped_batch_is_counted():
     memory = Memory()
     with pytest.warns(NonFiniteLossWarning) as caught:
         fitted(spoiled(2, 6), LossGuard("skip"), loggers=memory)
-    assert [str(w.message) for w in caught] == [
-        "the loss is nan at batch 2 (epoch 0); its step is skipped",
-        "the loss is nan at batch 6 (epoch 0); its step is skipped",
-    ]
+    says = "the loss is nan at batch {} (epoch 0); its step is skipped"
+    assert [str(w.message) for w in caught] == [says.format(2), says.format(6)]
     assert memory.values("loss_guard/skipped") == [(2, 1), (6, 2)]
 
 
@@ -95,19 +93,15 @@ def test_schedulers_step_on_with_the_clock_and_do_not_warn_about_a_first_step_th
 
 def test_beyond_the_limit_of_batches_in_a_row_it_stops():
     made = trainer(spoiled(1, 3, 4, 5, 6), net(), callbacks=LossGuard("skip", limit=3))
-    with made, pytest.warns(NonFiniteLossWarning), pytest.raises(NonFiniteLossError) as error:
+    says = r"^the loss is nan at batch 6 \(epoch 0\), and loss_guard has skipped 3 batches in a row, its limit"
+    with made, pytest.warns(NonFiniteLossWarning), pytest.raises(NonFiniteLossError, match=says):
         made.fit()
-    assert str(error.value) == (
-        "the loss is nan at batch 6 (epoch 0), and loss_guard has skipped 3 batches in a row, its limit"
-    )
 
 
 def test_it_stops_before_the_step_with_weights_and_statistics_of_the_batch_before():
     made = trainer(spoiled(4), net(), optimizers=adam, callbacks=LossGuard("stop"))
-    with (
-        made,
-        pytest.raises(NonFiniteLossError, match=r"^the loss is nan at batch 4 \(epoch 0\); the step was not taken"),
-    ):
+    says = r"^the loss is nan at batch 4 \(epoch 0\); the step was not taken"
+    with made, pytest.raises(NonFiniteLossError, match=says):
         made.fit()
     assert same(learned(made), learned(fitted(spoiled()[:4])))
 
@@ -128,24 +122,28 @@ def test_sparse_gradients_are_checked_too():
             made.fit()
 
 
-def test_the_policy_is_one_of_four():
+def test_the_policy_is_one_of_four_and_a_rollback_without_a_saver_is_refused_at_the_start():
     with pytest.raises(ArgumentError, match="policy='rolback' is unknown; did you mean 'rollback'"):
         LossGuard("rolback")
     with pytest.raises(ArgumentError, match="limit=0"):
         LossGuard(limit=0)
+    with (
+        trainer(callbacks=LossGuard("rollback")) as made,
+        pytest.raises(ArgumentError, match=r"add \('checkpoint_saver'"),
+    ):
+        made.fit()
 
 
 def rolled_back(folder, data, *callbacks, interval="3ba", **settings):
-    return fitted(
-        data, CheckpointSaver(folder, interval, keep_last=None), LossGuard("rollback"), *callbacks, **settings
-    )
+    saver = CheckpointSaver(folder, interval, keep_last=None)
+    return fitted(data, saver, LossGuard("rollback"), *callbacks, **settings)
 
 
 def test_it_continues_from_the_latest_checkpoint_with_the_data_that_follows(tmp_path):
     with pytest.warns(NonFiniteLossWarning, match=f"restored from {tmp_path / 'ep0-ba3'}$"):
         made = rolled_back(tmp_path, spoiled(5))
-    rest = [*spoiled()[:3], *spoiled()[6:]]  # what came between the checkpoint and the loss is left out
-    assert same(learned(made), learned(fitted(rest)))
+    # what came between the checkpoint and the loss is left out
+    assert same(learned(made), learned(fitted(without(3, 4, 5))))
     assert made.state.timestamp.batch == 10
 
 
@@ -169,7 +167,7 @@ def test_two_guards_that_skip_do_not_blame_the_loop():
     own = at("after_train_batch", lambda state: None if state.loss.isfinite() else state.skip_step())
     with pytest.warns(NonFiniteLossWarning):
         made = fitted(spoiled(3, 4), own, LossGuard(), LossGuard())
-    assert same(learned(made), learned(fitted([*spoiled()[:3], *spoiled()[5:]])))
+    assert same(learned(made), learned(fitted(without(3, 4))))
 
 
 def test_a_model_whose_shape_the_first_batch_determines_can_be_guarded():
@@ -180,24 +178,12 @@ def test_a_model_whose_shape_the_first_batch_determines_can_be_guarded():
 
 
 @pytest.mark.parametrize(
-    ("bad", "why"),
-    [
-        ((1,), "there is no regular checkpoint to go back to yet"),
-        ((3, 4), "to go back to before that of batch 3, already tried"),
-    ],
+    ("bad", "why"), [((1,), "is no regular checkpoint to go back to yet"), ((3, 4), "before that of batch 3, already")]
 )
 def test_without_a_checkpoint_to_go_back_to_it_stops(bad, why, tmp_path):
     made = trainer(spoiled(*bad), net(), callbacks=[CheckpointSaver(tmp_path, "3ba"), LossGuard("rollback")])
     with made, warnings.catch_warnings(), pytest.raises(NonFiniteLossError, match=why):
         warnings.simplefilter("ignore", NonFiniteLossWarning)
-        made.fit()
-
-
-def test_without_a_saver_it_refuses_at_the_start():
-    with (
-        trainer(callbacks=LossGuard("rollback")) as made,
-        pytest.raises(ArgumentError, match="add \\('checkpoint_saver'"),
-    ):
         made.fit()
 
 
@@ -234,9 +220,9 @@ def test_a_custom_loop_that_steps_all_the_same_gets_an_error():
             engine.run_event("after_train_batch")
 
 
-def guarded(folder, *callbacks, bad, interval="4ba", **settings):
-    guards = [CheckpointSaver(folder, interval), LossGuard("rollback"), *callbacks]
-    return trainer(spoiled(*bad), net(), max_duration="10ba", callbacks=guards, seed=1, **settings)
+def guarded(folder, *callbacks, bad, interval="4ba", keep_last=2, **settings):
+    guards = [CheckpointSaver(folder, interval, keep_last=keep_last), LossGuard("rollback"), *callbacks]
+    return trainer(spoiled(*bad, count=16), net(), max_duration="16ba", callbacks=guards, seed=1, **settings)
 
 
 def weights(made):
@@ -253,18 +239,11 @@ def went_back(made):
 
 @pytest.mark.parametrize(("keep_last", "pause", "bad"), [(1, 5, [6]), (2, 9, [10, 11])])
 def test_a_pause_removes_no_checkpoint_that_is_restored_later(keep_last, pause, bad, tmp_path):
-    def run(folder, *callbacks, **settings):
-        data = batches(*[8] * 16)
-        for place in bad:
-            data[place][0][3, 2] = NAN
-        guards = [CheckpointSaver(folder, "4ba", keep_last=keep_last), LossGuard("rollback"), *callbacks]
-        return trainer(data, net(), max_duration="16ba", callbacks=guards, seed=1, **settings)
-
-    whole = run(tmp_path / "whole")
+    whole = guarded(tmp_path / "whole", bad=bad, keep_last=keep_last)
     places = went_back(whole)
     pauses = at("batch_end", lambda state: state.pause_training() if state.timestamp.batch == pause else None)
-    went_back(run(tmp_path / "run", pauses))
-    resumed = run(tmp_path / "run", autoresume=True)
+    went_back(guarded(tmp_path / "run", pauses, bad=bad, keep_last=keep_last))
+    resumed = guarded(tmp_path / "run", bad=bad, keep_last=keep_last, autoresume=True)
     assert went_back(resumed) == places
     assert len(places) == len(bad)
     assert same(weights(resumed), weights(whole))
@@ -298,15 +277,14 @@ class Averaging(nn.Linear):
 
 @pytest.mark.parametrize("bad", [0, 3])
 def test_buffers_are_put_back_however_they_are_changed(bad):
-    torch.manual_seed(3)
-    model = Averaging()
-    with trainer(spoiled(bad), model, callbacks=LossGuard(limit=1)) as made, pytest.warns(NonFiniteLossWarning):
-        made.fit()
-    torch.manual_seed(3)
-    oracle = Averaging()
-    with trainer([batch for place, batch in enumerate(spoiled()) if place != bad], oracle) as other:
-        other.fit()
-    assert same(weights(made), weights(other))
+    ends = []
+    for data, callbacks in ((spoiled(bad), LossGuard(limit=1)), (without(bad), [])):
+        torch.manual_seed(3)
+        told = pytest.warns(NonFiniteLossWarning) if callbacks else nullcontext()
+        with trainer(data, Averaging(), callbacks=callbacks) as made, told:
+            made.fit()
+        ends.append(weights(made))
+    assert same(*ends)
 
 
 class Weighted(nn.Module):
@@ -324,16 +302,8 @@ class Weighted(nn.Module):
 
 
 def with_a_loss(*callbacks, loss, **settings):
-    return trainer(
-        spoiled(),
-        net(),
-        max_duration="10ba",
-        loss_fn=loss,
-        optimizers=lambda parameters: torch.optim.Adam([*parameters, *loss.parameters()], lr=0.1),
-        callbacks=[*callbacks],
-        seed=1,
-        **settings,
-    )
+    adam = lambda parameters: torch.optim.Adam([*parameters, *loss.parameters()], lr=0.1)  # noqa: E731
+    return trainer(spoiled(), net(), loss_fn=loss, optimizers=adam, callbacks=[*callbacks], seed=1, **settings)
 
 
 def test_gradients_and_buffers_of_the_loss_function_are_guarded():

@@ -51,11 +51,8 @@ def test_a_loss_that_is_not_finite_is_shown_and_the_next_one_starts_anew():
 class Event:
     """A device's event that is reached when the test says so."""
 
-    made = []  # noqa: RUF012  a test gives its own
-
     def __init__(self):
         self.is_reached, self.waits = False, 0
-        self.made.append(self)
 
     def record(self, stream):
         self.stream = stream
@@ -73,13 +70,10 @@ class OnDevice:
     is_cuda, device = True, "cuda:0"
 
     def __init__(self, value, elements=1):
-        self.value, self.elements = value, elements
+        self.value, self.numel = value, lambda: elements
 
     def detach(self):
         return self
-
-    def numel(self):
-        return self.elements
 
     def to(self, where, non_blocking):
         assert (where, non_blocking) == ("cpu", True)
@@ -90,20 +84,20 @@ class OnDevice:
 
 
 def test_a_loss_on_a_gpu_is_read_when_its_copy_is_there_and_waited_for_only_by_flush(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "Event", Event)
+    made, losses = [Event() for _ in range(3)], LossMeter()
+    monkeypatch.setattr(torch.cuda, "Event", iter(made).__next__)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"stream of {device}")
-    Event.made, losses = [], LossMeter()
     losses.take(OnDevice(1.0), 1)
     losses.take(OnDevice([7.0, 7.0], elements=2), 1)  # passed over
     losses.take(OnDevice(2.0), 1)
     assert losses.count == 0
-    Event.made[0].is_reached = True
+    made[0].is_reached = True
     losses.take(OnDevice(3.0), 1)
     assert (losses.count, losses.total) == (1, 1)
     losses.flush()
     assert (losses.count, losses.total) == (3, 6)
-    assert [event.waits for event in Event.made] == [0, 1, 1]
-    assert {event.stream for event in Event.made} == {"stream of cuda:0"}
+    assert [event.waits for event in made] == [0, 1, 1]
+    assert {event.stream for event in made} == {"stream of cuda:0"}
 
 
 @pytest.mark.parametrize("loss", [None, (torch.tensor(1.0),), {"a": 1.0}, torch.ones(2)])

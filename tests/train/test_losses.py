@@ -82,23 +82,17 @@ def test_a_loss_is_torchs_unless_its_formula_is_its_own_and_its_outermost_settin
     assert (is_torch_loss(loss, CROSS_ENTROPY), loss_setting(loss, "reduction")) == (is_torchs, reduction)
 
 
-@pytest.mark.parametrize(
-    "loss",
-    [
-        plain,
-        nn.CrossEntropyLoss(reduction="sum"),
-        F.cross_entropy,
-        partial(F.cross_entropy, size_average=False),
-        partial(nn.CrossEntropyLoss(), target=torch.tensor([0, 1, 3])),
-    ],
-)
+LABELS = torch.tensor([0, 1, 3])
+REDUCED = [plain, nn.CrossEntropyLoss(reduction="sum"), F.cross_entropy, partial(F.cross_entropy, size_average=False)]
+
+
+@pytest.mark.parametrize("loss", [*REDUCED, partial(nn.CrossEntropyLoss(), target=LABELS)])
 @pytest.mark.filterwarnings("ignore:size_average and reduce args:UserWarning")
 def test_another_reduction_gives_the_loss_of_each_row_and_leaves_the_loss_as_it_is(loss):
-    targets = torch.tensor([0, 1, 3])
-    given = (torch.randn(3, 4), targets)[: 1 if "target" in getattr(loss, "keywords", ()) else 2]
+    given = (torch.randn(3, 4), LABELS)[: 1 if "target" in getattr(loss, "keywords", ()) else 2]
     before = loss(*given)
     rows = with_reduction(loss, "none")(*given)
-    torch.testing.assert_close(rows, F.cross_entropy(given[0], targets, reduction="none"))
+    torch.testing.assert_close(rows, F.cross_entropy(given[0], LABELS, reduction="none"))
     assert torch.equal(loss(*given), before)
 
 

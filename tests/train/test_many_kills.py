@@ -29,21 +29,17 @@ def answer():
     """Return `answer(folder, **job)`, which runs one process to its end."""
     command = [sys.executable, str(Path(__file__).with_name("killing.py"))]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        asked, answers = process.stdin, process.stdout
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, env=environment, **pipes) as process:
 
         def answer(folder, **job):
             folder.mkdir(exist_ok=True)
-            asked.write(json.dumps({"folder": str(folder), "kill_in": KILLED_IN, **job}) + "\n")
-            asked.flush()
-            return json.loads(answers.readline())
+            process.stdin.write(json.dumps({"folder": str(folder), "kill_in": KILLED_IN, **job}) + "\n")
+            process.stdin.flush()
+            return json.loads(process.stdout.readline())
 
         yield answer
-        asked.close()
+        process.stdin.close()
 
 
 @pytest.fixture(scope="module")

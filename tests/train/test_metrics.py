@@ -1,8 +1,11 @@
 """Metrics: objects with update, compute and reset, by name."""
 
+import re
+
 import pytest
 from torch import nn
 
+from engine_core import Trainer
 from engine_core.errors import ArgumentError, ArgumentTypeError
 
 from .parts import batches, linear, trainer
@@ -36,9 +39,7 @@ DATA = batches(8, 8, 3)
 
 
 def accuracy_by_hand():
-    model = linear()
-    right = sum(int((model(inputs).argmax(1) == targets).sum()) for inputs, targets in DATA)
-    return right / 19
+    return sum(int((linear()(inputs).argmax(1) == targets).sum()) for inputs, targets in DATA) / 19
 
 
 def test_a_metric_is_reset_for_each_loader_and_each_evaluation():
@@ -50,13 +51,12 @@ def test_a_metric_is_reset_for_each_loader_and_each_evaluation():
     assert metric.resets == 4
 
 
-class OfNumPy(Accuracy):
-    def update(self, outputs, targets):
-        assert outputs.numpy().dtype == "float32"
-        super().update(outputs, targets)
-
-
 def test_in_mixed_precision_metrics_get_float32():
+    class OfNumPy(Accuracy):
+        def update(self, outputs, targets):
+            assert outputs.numpy().dtype == "float32"
+            super().update(outputs, targets)
+
     made = trainer(eval_dataloader=DATA, precision="amp_bf16", metrics={"right": OfNumPy()})
     made.fit()
     assert "eval/right" in made.state.metrics
@@ -64,12 +64,9 @@ def test_in_mixed_precision_metrics_get_float32():
 
 def test_a_metric_collection_works_as_a_metric_and_as_the_mapping(torchmetrics):
     def collection():
-        return torchmetrics.MetricCollection(
-            {
-                "acc": torchmetrics.classification.MulticlassAccuracy(num_classes=3, average="micro"),
-                "f1": torchmetrics.classification.MulticlassF1Score(num_classes=3, average="micro"),
-            }
-        )
+        of = torchmetrics.classification
+        kinds = {"acc": of.MulticlassAccuracy, "f1": of.MulticlassF1Score}
+        return torchmetrics.MetricCollection({name: kind(3, average="micro") for name, kind in kinds.items()})
 
     one = trainer(eval_dataloader=DATA, metrics={"all": collection()}).eval()
     many = trainer(eval_dataloader=DATA, metrics=collection()).eval()
@@ -83,36 +80,27 @@ def test_torchmetrics_say_themselves_what_is_better(torchmetrics):
     assert made.state.results.higher_is_better == {"x": False, "y": True, "all/of_x": False, "all/of_y": True}
 
 
-@pytest.mark.parametrize(
-    ("metrics", "message"),
-    [
-        (
-            {"acc": nn.Identity()},
-            (
-                "metric 'acc' (Identity) has no update, no compute and no reset; "
-                "a metric has update(outputs, targets), compute() and reset()"
-            ),
-        ),
-        ({"acc": Accuracy}, "metric 'acc' is the class Accuracy; write Accuracy(...)"),
-        ([3], "metrics has to map names to objects, as {'accuracy': ...}, not [3]"),
-        ({"loss": Accuracy()}, "a metric can't be called 'loss': '<label>/loss' is the loss function's; rename it"),
-    ],
-    ids=["no metric", "a class", "no mapping", "taken name"],
+OWN = {"train_dataloader": DATA, "model": type("OwnLoss", (nn.Linear,), {"loss": print})(4, 3), "loss_fn": None}
+LACKS = (
+    "metric 'acc' (Identity) has no update, no compute and no reset; a metric has update(outputs, targets), compute() "
 )
-def test_anything_but_a_metric_is_refused_when_the_trainer_is_made(metrics, message):
-    with pytest.raises((ArgumentError, ArgumentTypeError)) as error:
-        trainer(metrics=metrics)
-    assert str(error.value) == message
 
 
-class OwnLoss(nn.Linear):
-    def loss(self, outputs, batch):
-        return outputs.mean()
-
-
-def test_metrics_of_a_model_with_its_own_loss_need_eval_forward():
-    with pytest.raises(ArgumentError) as error:
-        trainer(DATA, OwnLoss(4, 3), loss_fn=None, metrics={"accuracy": Accuracy()})
-    assert str(error.value) == (
-        "OwnLoss has its own loss, so its metrics need a method eval_forward(batch) -> (outputs, targets)"
-    )
+@pytest.mark.parametrize(
+    ("metrics", "settings", "message"),
+    [
+        ({"acc": nn.Identity()}, {}, LACKS),
+        ({"acc": Accuracy}, {}, "metric 'acc' is the class Accuracy; write Accuracy(...)"),
+        ([3], {}, "metrics has to map names to objects, as {'accuracy': ...}, not [3]"),
+        ({"loss": Accuracy()}, {}, "a metric can't be called 'loss': '<label>/loss' is the loss function's; rename it"),
+        (
+            {"accuracy": Accuracy()},
+            OWN,
+            "OwnLoss has its own loss, so its metrics need a method eval_forward(batch) -> ",
+        ),
+    ],
+    ids=["no metric", "a class", "no mapping", "taken name", "own loss"],
+)
+def test_anything_but_a_metric_is_refused_when_the_trainer_is_made(metrics, settings, message):
+    with pytest.raises((ArgumentError, ArgumentTypeError), match=f"^{re.escape(message)}"):
+        Trainer(**{"model": linear(), "loss_fn": nn.CrossEntropyLoss(), **settings}, metrics=metrics)

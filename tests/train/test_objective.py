@@ -31,10 +31,7 @@ def numbers(each):
         (lambda: loss(6.0, 3, a=2.0) / 2, (3, 3, {"a": 1})),
         (lambda: loss(6.0, 3, a=2.0) + 0.5 * loss(2.0, torch.tensor(3), b=4.0), (7, 3, {"a": 2, "b": 2})),
         (lambda: loss(1.0, None) + loss(2.0, None), (3, None, {})),
-        (
-            lambda: Loss.merged([loss(6.0, 3, a=1.0), loss(2.0, torch.tensor(1), a=2.0, b=3.0)]),
-            (8, 4, {"a": 3, "b": 3}),
-        ),
+        (lambda: Loss.merged([loss(6.0, 3, a=1.0), loss(2.0, torch.tensor(1), a=2, b=3)]), (8, 4, {"a": 3, "b": 3})),
         (lambda: Loss.merged([loss(6.0, None), loss(2.0, None)]), (8, None, {})),
     ],
 )
@@ -52,10 +49,7 @@ def test_losses_of_one_batch_are_added_and_scaled_and_those_of_parts_merged(made
         (lambda: Loss(torch.tensor(1.0), torch.ones(2)), r"the count of a Loss has shape \(2,\); add it up"),
         (lambda: loss(1.0, -1), "the count of a Loss is -1; it has to be a number of at least 0, or None"),
         (lambda: Objective(count="row"), "count='row' is unknown; did you mean 'rows'"),
-        (
-            lambda: Objective(lambda o, t: o.mean(), count=lambda o, t: True).loss(None, linear()(X), (X, LABELS)),
-            r"count\(outputs, targets\) returned .* not a number or a scalar tensor",
-        ),
+        (lambda: counted(lambda o, t: True), r"count\(outputs, targets\) returned .* not a number or a scalar tensor"),
         (lambda: Objective(inputs=1.5), r"inputs=1\.5 has to name items of the batch by index, key or attribute"),
         (lambda: trainer(objective=Objective()), "give loss_fn or objective: an objective has its own"),
         (lambda: trainer(loss_fn=None, objective=nn.MSELoss()), r"objective has to be an engine_core\.Objective"),
@@ -94,11 +88,8 @@ def test_parts_are_logged_and_their_total_trains_also_in_microbatches(returned, 
         given = returned(in_parts(outputs, targets))
         return replace(given * len(outputs), count=len(outputs)) if isinstance(given, Loss) else given
 
-    def one(outputs, targets):
-        return sum(in_parts(outputs, targets)[name] for name in total)
-
     found, gradient = logged(loss_fn, microbatch_size=size)
-    expected, expected_gradient = logged(one)
+    expected, expected_gradient = logged(lambda o, t: sum(in_parts(o, t)[name] for name in total))
     assert list(found) == ["train/loss", *(f"train/loss/{name}" for name in names)]
     assert found["train/loss"] == pytest.approx(expected["train/loss"])
     assert torch.allclose(gradient, expected_gradient, atol=1e-6)
@@ -175,31 +166,34 @@ class Accuracy:
         (None, 8),
     ],
 )
-def test_what_a_scalar_counts_is_said_or_rows(count, expected):
-    found = Objective(lambda o, t: o.mean(), count=count).loss(None, linear()(X), (X, LABELS))
-    assert found.count == expected
+def counted(count):
+    return Objective(lambda o, t: o.mean(), count=count).loss(None, linear()(X), (X, LABELS)).count
+
+
+def test_what_a_scalar_counts_is_said_or_rows():
+    counts = {"rows": 8, "elements": 24, "sum": None, None: 8, (lambda o, t: len(t)): 8}
+    counts |= {(lambda o, t: (t > 0).sum()): int((LABELS > 0).sum())}
+    assert {count: counted(count) for count in counts} == counts
 
 
 def test_an_evaluation_has_the_loss_of_its_own_function_or_none():
-    soft = F.one_hot(LABELS, 3).float()
-    data, classes = [(X, soft)], [(X, LABELS), (X[:3], LABELS[:3])]
+    data, classes = [(X, F.one_hot(LABELS, 3).float())], [(X, LABELS), (X[:3], LABELS[:3])]
 
     class NoEvalLoss(Objective):
         def eval_loss(self, model, outputs, batch):
             return None
 
-    of_classes = nn.CrossEntropyLoss(ignore_index=1)
-    run = trainer(
-        data, loss_fn=None, objective=Objective(nn.MSELoss(), eval_loss_fn=of_classes), eval_dataloader=classes
-    )
+    def run(objective, **settings):
+        return trainer(data, loss_fn=None, objective=objective, eval_dataloader=classes, **settings)
+
+    of_classes, memory = nn.CrossEntropyLoss(ignore_index=1), Memory()
+    made = run(Objective(nn.MSELoss(), eval_loss_fn=of_classes))
     joined = [torch.cat(items) for items in zip(*classes, strict=True)]
-    assert run.eval()["eval/loss"] == pytest.approx(of_classes(linear()(joined[0]), joined[1]).item())
-    run.fit()
-    memory = Memory()
-    run = trainer(data, loss_fn=None, objective=NoEvalLoss(nn.MSELoss()), eval_dataloader=classes, loggers=memory)
-    run.fit()
-    assert run.state.metrics == {}
-    assert not memory.values("eval/loss")
+    assert made.eval()["eval/loss"] == pytest.approx(of_classes(linear()(joined[0]), joined[1]).item())
+    made.fit()
+    made = run(NoEvalLoss(nn.MSELoss()), loggers=memory)
+    made.fit()
+    assert (made.state.metrics, memory.values("eval/loss")) == ({}, [])
 
 
 class Nano(Two):

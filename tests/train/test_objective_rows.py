@@ -41,19 +41,10 @@ def compiled_in_place():
 
 
 CLASSES = [
-    F.cross_entropy,
-    passing_on,
-    nn.NLLLoss(),
-    nn.CrossEntropyLoss(label_smoothing=0.1),
-    nn.CrossEntropyLoss(ignore_index=2),
-    nn.CrossEntropyLoss(reduction="sum"),
-    functools.partial(F.cross_entropy, reduction="sum"),
-    functools.partial(F.cross_entropy, label_smoothing=0.1),
-    torch.compile(nn.CrossEntropyLoss(), backend="eager"),
-    torch.compile(Smooth(), backend="eager"),
-    compiled_in_place(),
-    Logged(),
-    Smooth(),
+    *(F.cross_entropy, passing_on, nn.NLLLoss(), compiled_in_place(), Logged(), Smooth()),
+    *(nn.CrossEntropyLoss(**how) for how in ({"label_smoothing": 0.1}, {"ignore_index": 2}, {"reduction": "sum"})),
+    *(functools.partial(F.cross_entropy, **how) for how in ({"reduction": "sum"}, {"label_smoothing": 0.1})),
+    *(torch.compile(loss, backend="eager") for loss in (nn.CrossEntropyLoss(), Smooth())),
 ]
 DENSE = [
     nn.MSELoss(),
@@ -73,9 +64,8 @@ def test_it_is_the_loss_of_a_batch_of_this_row_alone(loss_fn, rows, more, random
         targets = torch.randint(4, (rows, *more), generator=generator)
     objective = Objective(loss_fn, inputs="x", targets="y")
     batch = {"x": outputs, "y": targets, "temperature": 3}
-    alone = [
-        objective.loss(NET, outputs[row : row + 1], Batches().part(batch, slice(row, row + 1))) for row in range(rows)
-    ]
+    one = [slice(row, row + 1) for row in range(rows)]
+    alone = [objective.loss(NET, outputs[row], Batches().part(batch, row)) for row in one]
     expected = torch.stack([loss.mean.nan_to_num() for loss in alone])  # NaN where all is ignored, which has no loss
     assert torch.allclose(rows_of(objective, outputs, batch), expected, atol=1e-6)
 

@@ -25,11 +25,11 @@ ELEMENTS = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss)
 SIGNS = (nn.SoftMarginLoss, nn.HingeEmbeddingLoss)
 LIKELIHOODS = (nn.BCELoss, nn.BCEWithLogitsLoss, nn.PoissonNLLLoss, nn.GaussianNLLLoss)
 PAIRS = (nn.MarginRankingLoss, nn.CosineEmbeddingLoss, nn.TripletMarginLoss, nn.TripletMarginWithDistanceLoss)
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:Using a target size:UserWarning"),
-    pytest.mark.filterwarnings("ignore:size_average and reduce args:UserWarning"),
-    pytest.mark.filterwarnings("ignore:reduction. 'mean' divides:UserWarning"),
-]
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Using a target size:UserWarning",
+    "ignore:size_average and reduce args:UserWarning",
+    "ignore:reduction. 'mean' divides:UserWarning",
+)
 
 
 @dataclass
@@ -138,12 +138,9 @@ def cases(draw, kinds):  # noqa: C901, PLR0911, PLR0912  a branch for each kind 
         return case(torch.randn_like(x).softmax(1), partial(F.log_softmax, dim=1))
     if kind == nn.CTCLoss:
         steps, labels = torch.randint(5, 7, (n,)), torch.randint(1, 4, (n,))
-        return Case(
-            torch.randn(n, 6, 3),
-            torch.randint(1, 3, (n, 3)),
-            lambda rows: made(input_lengths=steps[rows], target_lengths=labels[rows]),
-            lambda inputs: inputs.log_softmax(-1).transpose(0, 1),
-        )
+        lengths = lambda rows: made(input_lengths=steps[rows], target_lengths=labels[rows])  # noqa: E731
+        targets, time_first = torch.randint(1, 3, (n, 3)), lambda inputs: inputs.log_softmax(-1).transpose(0, 1)
+        return Case(torch.randn(n, 6, 3), targets, lengths, time_first)
     flat = torch.randn(n, 3)
     if kind in PAIRS:
         third = {nn.MarginRankingLoss: torch.ones(1, 1), nn.CosineEmbeddingLoss: -torch.ones(1)}
@@ -179,15 +176,8 @@ def by_hand(case, *, alone=True):
 
 def trained(case, size, sets, ranks=None):
     """Return weights after a step, its loss, and the loss of an evaluation before."""
-    made = trainer(
-        [(case.inputs, case.targets)],
-        case.model(),
-        loss_fn=case.loss_fn,
-        microbatch_size=size,
-        parallel=ranks,
-        loggers=(memory := Memory()),
-    )
-    with made:
+    settings = {"loss_fn": case.loss_fn, "microbatch_size": size, "parallel": ranks, "loggers": (memory := Memory())}
+    with trainer([(case.inputs, case.targets)], case.model(), **settings) as made:
         before = made.eval(sets)
         made.fit()
     ((_, loss),) = memory.values("train/loss") or [(0, made.state.loss.item())]
@@ -229,10 +219,8 @@ def test_a_step_and_an_evaluation_are_those_of_the_whole_however_it_is_cut(case,
     sets = [(case.inputs[rows], case.targets[rows]) for rows in ends(draw, len(case.inputs))]
     alone = world_size == 1 and (microbatch_size is None or microbatch_size >= len(case.inputs))
     loss, weights = by_hand(case, alone=alone)
-    if world_size == 1:
-        found = [trained(case, microbatch_size, sets)]
-    else:
-        found = ThreadRanks.run(lambda ranks: trained(case, microbatch_size, sets, ranks), world_size)
+    train = partial(trained, case, microbatch_size, sets)
+    found = [train()] if world_size == 1 else ThreadRanks.run(train, world_size)
     for of_weights, of_step, of_set in found:
         assert close(of_weights, weights, 2e-6)
         assert close(of_step if math.isfinite(of_step) else math.nan, loss, 2e-6)

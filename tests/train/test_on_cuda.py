@@ -57,12 +57,11 @@ def test_a_step_is_queued_while_the_device_still_works_on_it(loggers):
 
 def test_losses_are_read_late_and_none_is_lost():
     late, at_once = Memory(), Memory()
-    settings = {"eval_dataloader": batches(3), "eval_interval": "2ba"}
-    trainer(batches(8, 8, 8), device="cuda", loggers=late, **settings).fit()
-    trainer(batches(8, 8, 8), device="cpu", loggers=at_once, **settings).fit()
-    assert [(step, list(metrics)) for step, metrics in late.metrics] == [
-        (step, list(metrics)) for step, metrics in at_once.metrics
-    ]
+    for device, memory in {"cuda": late, "cpu": at_once}.items():
+        settings = {"eval_dataloader": batches(3), "eval_interval": "2ba", "loggers": memory}
+        trainer(batches(8, 8, 8), device=device, **settings).fit()
+    names, expected = ([(step, list(metrics)) for step, metrics in memory.metrics] for memory in (late, at_once))
+    assert names == expected
     assert late.values("train/loss")[0][1] == pytest.approx(at_once.values("train/loss")[0][1], rel=1e-4)
 
 
@@ -79,16 +78,16 @@ def test_evaluation_leaves_the_devices_generator():
     assert same(evaluated, weights())
 
 
-def test_a_model_on_another_device_is_refused():
-    with pytest.raises(ArgumentError) as error:
-        trainer(model=linear().cuda(), device="cpu")
-    assert str(error.value) == "the model is on cuda:0 and device is 'cpu'; move it with model.to(...)"
-
-
-def test_a_device_of_a_higher_number_than_there_are_is_refused():
-    with pytest.raises(ArgumentError) as error:
-        trainer(device="cuda:63")
-    assert str(error.value) == "device 'cuda:63' is not available here; use 'auto' or 'cpu'"
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"device": "cpu"}, r"the model is on cuda:0 and device is 'cpu'; move it with model.to\(...\)"),
+        ({"device": "cuda:63"}, "device 'cuda:63' is not available here; use 'auto' or 'cpu'"),
+    ],
+)
+def test_a_model_on_another_device_and_a_device_that_is_not_there_are_refused(settings, message):
+    with pytest.raises(ArgumentError, match=f"^{message}$"):
+        trainer(model=linear().to("cuda:0"), **settings)
 
 
 def test_a_model_that_is_there_already_stays_on_its_own_device():

@@ -1,8 +1,8 @@
 """The complete order of a fit: events, algorithms, callbacks."""
 
-from engine_core import Algorithm, AlgorithmMetadata, Event
+import itertools
 
-from .parts import batches, trainer, writing_down
+from .parts import acting, batches, trainer, writing_down
 
 PAIRED = ("init", "after_dataloader", "before_train_batch", "after_train_batch", "before_forward", "after_forward",
          "epoch_start", "epoch_end", "eval_before_forward", "eval_after_forward")  # fmt: skip
@@ -50,24 +50,6 @@ def test_every_event_algorithm_and_callback_of_a_fit_in_order():
     """2 epochs of 2 batches in 2 microbatches, an evaluation each epoch, 2 algorithms, 2 callbacks."""
     heard = []
 
-    class A(Algorithm):
-        metadata = AlgorithmMetadata(events=tuple(map(Event, PAIRED)))
-
-        def match(self, event, state):
-            return True
-
-        def apply(self, event, state, logger):
-            heard.append((event.value, type(self).__name__))
-
-    class B(A):
-        pass
-
-    with _listening(heard, [A(), B()]) as made:
-        made.fit()
-    assert _one_line_an_event(heard) == [line for line in FIT.splitlines() if line]
-
-
-def _listening(heard, algorithms):
     class Into(list):
         def __init__(self, name):
             self.name = name
@@ -75,22 +57,14 @@ def _listening(heard, algorithms):
         def append(self, event):
             heard.append((event, self.name))
 
-    return trainer(
-        batches(4, 4),
-        max_duration="2ep",
-        microbatch_size=2,
-        eval_dataloader=batches(3),
-        algorithms=algorithms,
-        callbacks=[writing_down(Into("one"), name="One"), writing_down(Into("two"), name="Two")],
-    )
+    def noting(name):
+        return acting(lambda event, state: heard.append((event.value, name)), *PAIRED, name=name)
 
-
-def _one_line_an_event(heard):
-    """Join what was heard at one event; no event fires twice in a row."""
+    evaluated = {"eval_dataloader": batches(3), "algorithms": [noting("A"), noting("B")]}
+    callbacks = [writing_down(Into(name), name=name) for name in ("one", "two")]
+    with trainer(batches(4, 4), max_duration="2ep", microbatch_size=2, callbacks=callbacks, **evaluated) as made:
+        made.fit()
     lines = []
-    for event, name in heard:
-        if lines and lines[-1].split()[0] == event:
-            lines[-1] += f" {name}"
-        else:
-            lines.append(f"{event:<20} {name}")
-    return lines
+    for event, at_once in itertools.groupby(heard, key=lambda told: told[0]):  # no event fires twice in a row
+        lines.append(" ".join([f"{event:<20}", *(name for _, name in at_once)]))
+    assert lines == [line for line in FIT.splitlines() if line]

@@ -13,34 +13,18 @@ from engine_core.errors import ArgumentError
 from .parts import Memory, at, batches, net, same, trainer, writing_down
 
 
-def run(folder, *callbacks, loggers=(), **settings):
-    return trainer(
-        batches(8, 8, 8),
-        net(dropout=0.2),
-        max_duration="3ep",
-        eval_dataloader=batches(4, 4),
-        eval_interval="2ba",
-        seed=2,
-        callbacks=[*callbacks, CheckpointSaver(folder, "100ba")],
-        loggers=loggers,
-        **settings,
-    )
+def run(folder, *callbacks, **settings):
+    callbacks = [*callbacks, CheckpointSaver(folder, "100ba")]
+    evaluated = {"eval_dataloader": batches(4, 4), "eval_interval": "2ba", "callbacks": callbacks}
+    return trainer(batches(8, 8, 8), net(dropout=0.2), max_duration="3ep", seed=2, **evaluated, **settings)
 
 
 def pausing(event, batch):
     return at(event, lambda state: state.pause_training() if state.timestamp.batch == batch else None)
 
 
-def weights(made):
-    return dict(made.state.model.state_dict())
-
-
-PLACES = [
-    *(("batch_end", batch) for batch in (1, 3, 6)),
-    *(("batch_checkpoint", batch) for batch in (4, 9)),
-    *(("eval_batch_end", batch) for batch in (2, 6, 9)),
-    *(("eval_end", batch) for batch in (4, 6)),
-]
+AT = {"batch_end": (1, 3, 6), "batch_checkpoint": (4, 9), "eval_batch_end": (2, 6, 9), "eval_end": (4, 6)}
+PLACES = [(event, batch) for event, of_event in AT.items() for batch in of_event]
 
 
 @pytest.mark.filterwarnings("ignore:fit.. has nothing to do")  # where it resumes a finished run
@@ -54,7 +38,7 @@ def test_a_run_that_pauses_and_is_resumed_is_the_run_that_did_not(tmp_path):
             made.fit()
         with run(folder, autoresume=True, loggers=second) as resumed:
             resumed.fit()
-        assert same(weights(resumed), weights(whole)), folder.name
+        assert same(*(dict(made.state.model.state_dict()) for made in (resumed, whole))), folder.name
         assert resumed.state.metrics == whole.state.metrics, folder.name
         assert first.metrics + second.metrics == logged.metrics, folder.name
 
@@ -85,11 +69,14 @@ def test_a_time_limit_pauses_after_the_batch_in_which_it_is_reached(event, batch
     assert made.state.loop.pause_requested
 
 
-def test_a_resumed_run_has_the_whole_limit_again(sleeping, tmp_path):
-    for batch in (2, 4):
-        with run(tmp_path, sleeping("batch_start", 0.6), TimeLimit("1sec"), autoresume=True) as made:
-            made.fit()
-        assert made.state.timestamp.batch == batch
+def test_a_resumed_run_has_the_whole_limit_again_and_less_time_than_an_evaluation_takes_makes_progress(
+    sleeping, tmp_path
+):
+    for event, seconds, reached in (("batch_start", 0.6, (2, 4)), ("eval_batch_start", 0.7, (2, 3, 4, 5))):
+        for batch in reached:
+            with run(tmp_path / event, sleeping(event, seconds), TimeLimit("1sec"), autoresume=True) as made:
+                made.fit()
+            assert made.state.timestamp.batch == batch
 
 
 def test_a_time_limit_that_stops_ends_the_training_with_the_last_evaluation(sleeping):
@@ -101,25 +88,12 @@ def test_a_time_limit_that_stops_ends_the_training_with_the_last_evaluation(slee
     assert not made.state.loop.pause_requested
 
 
-def test_a_pause_without_a_saver_is_refused_at_the_start():
+def test_a_pause_without_a_saver_and_a_limit_that_is_no_time_are_refused():
     with trainer(callbacks=TimeLimit("1h")) as made, pytest.raises(ArgumentError, match="then='stop'"):
         made.fit()
-
-
-@pytest.mark.parametrize(("arguments", "why"), [(("10ep",), "'10ep'.*max_duration"), (("1h", "end"), "then='end'")])
-def test_a_limit_is_a_time(arguments, why):
-    with pytest.raises(ArgumentError, match=why):
-        TimeLimit(*arguments)
-
-
-def test_a_fit_with_less_time_than_its_evaluation_takes_makes_progress(sleeping, tmp_path):
-    reached = []
-    for _ in range(4):
-        naps = [sleeping("eval_batch_start", 0.7), TimeLimit("1sec")]
-        with run(tmp_path, *naps, autoresume=True) as made:
-            made.fit()
-        reached.append(made.state.timestamp.batch)
-    assert reached == [2, 3, 4, 5]
+    for arguments, why in ((("10ep",), "'10ep'.*max_duration"), (("1h", "end"), "then='end'")):
+        with pytest.raises(ArgumentError, match=why):
+            TimeLimit(*arguments)
 
 
 def test_what_is_asked_for_before_a_fit_does_not_end_it_and_a_stop_comes_before_a_pause(tmp_path):

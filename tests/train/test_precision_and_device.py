@@ -9,7 +9,6 @@ from engine_core.errors import ArgumentError
 from .parts import Memory, at, batches, linear, same, trainer
 
 CPU = torch.device("cpu")
-without_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="says what is said where there is no CUDA")
 
 
 def message(**settings):
@@ -40,27 +39,22 @@ def test_what_can_not_run_is_refused_with_what_can(settings, expected):
     assert message(**settings) == expected
 
 
-def test_forward_and_loss_run_under_autocast_in_training_and_evaluation():
+def test_forward_and_loss_run_under_autocast_in_training_and_evaluation_and_plugins_outside_of_it():
     """On the CPU autocast makes products of matrices bfloat16; weights and their gradients stay float32."""
-    seen = []
+    seen, outside = [], []
+    events = ("before_forward", "after_forward", "after_loss", "eval_after_forward")
+    notes = [at(event, lambda state: outside.append(torch.is_autocast_enabled("cpu"))) for event in events]
 
     def loss(outputs, targets):
         seen.append((outputs.dtype, torch.is_autocast_enabled("cpu")))
         return nn.functional.cross_entropy(outputs, targets)
 
-    made = trainer(batches(8), loss_fn=loss, precision="amp_bf16", eval_dataloader=batches(3))
+    evaluated = {"eval_dataloader": batches(3), "callbacks": notes}
+    made = trainer(batches(8), loss_fn=loss, precision="amp_bf16", **evaluated)
     made.fit()
-    assert seen == [(torch.bfloat16, True)] * 2
+    assert (seen, outside) == ([(torch.bfloat16, True)] * 2, [False] * 4)
     assert {(p.dtype, p.grad.dtype) for p in made.state.model.parameters()} == {(torch.float32,) * 2}
     assert not torch.is_autocast_enabled("cpu")
-
-
-def test_plugins_run_outside_of_autocast():
-    seen = []
-    events = ("before_forward", "after_forward", "after_loss", "eval_after_forward")
-    notes = [at(event, lambda state: seen.append(torch.is_autocast_enabled("cpu"))) for event in events]
-    trainer(batches(8), precision="amp_bf16", eval_dataloader=batches(3), callbacks=notes).fit()
-    assert seen == [False] * 4
 
 
 @pytest.mark.parametrize("microbatch_size", [None, 4])
@@ -97,27 +91,26 @@ def test_a_step_whose_scaled_gradients_overflow_is_left_out():
     assert memory.values("train/loss") == [(0, loss)]
 
 
-@without_cuda
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says what is said where there is no CUDA")
 def test_a_device_that_is_not_there_is_refused():
-    assert message(device="cuda") == "device 'cuda' is not available here; use 'auto' or 'cpu'"
-    assert message(device="cuda:3") == "device 'cuda:3' is not available here; use 'auto' or 'cpu'"
+    for device in ("cuda", "cuda:3"):
+        assert message(device=device) == f"device '{device}' is not available here; use 'auto' or 'cpu'"
 
 
 def test_the_loss_and_the_metrics_go_to_the_device_with_the_model():
     """A loss has weights of classes, a metric has counts."""
     moved = []
 
-    class Weighted(nn.CrossEntropyLoss):
+    class Moves:
         def to(self, *where):
-            moved.append(("loss", *where))
+            moved.append((type(self).__name__, *where))
             return super().to(*where)
 
-    class Counts(nn.Module):
+    class Weighted(Moves, nn.CrossEntropyLoss):
+        pass
+
+    class Counts(Moves, nn.Module):
         update = compute = reset = nn.Module.forward
 
-        def to(self, *where):
-            moved.append(("metric", *where))
-            return super().to(*where)
-
     trainer(loss_fn=Weighted(torch.ones(3)), metrics={"counts": Counts()})
-    assert moved == [("loss", CPU), ("metric", CPU)]
+    assert moved == [("Weighted", CPU), ("Counts", CPU)]

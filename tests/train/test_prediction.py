@@ -9,10 +9,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from engine_core import Algorithm, AlgorithmMetadata, Event, Timestamp
+from engine_core import Event, Timestamp
 from engine_core.errors import ArgumentError, ArgumentTypeError, ClosedEngineError, EngineError
 
-from .parts import Memory, at, batches, linear, net, notes, rows, same, trainer, writing_down
+from .parts import Memory, acting, at, batches, linear, net, notes, rows, same, trainer, writing_down
 
 INPUTS, TARGETS = rows(8)
 
@@ -65,10 +65,9 @@ def test_a_mapping_is_the_inputs_and_a_model_with_its_own_loss_gets_the_whole_ba
 
 
 def test_it_fires_the_events_of_an_evaluation_and_computes_and_logs_nothing_else():
-    events = []
-    memory = Memory()
+    events, memory = [], Memory()
     labels = at("eval_batch_end", lambda state: events.append(f"{state.dataloader_label} {state.eval_timestamp.batch}"))
-    made = trainer(callbacks=[writing_down(events), labels], loggers=memory, metrics=None, loss_fn=fails)
+    made = trainer(callbacks=[writing_down(events), labels], loggers=memory, loss_fn=lambda *given: 1 / 0)
     del events[:]
     assert len(list(made.predict(batches(8, 3)))) == 2
     batch = ["eval_batch_start", "eval_before_forward", "eval_after_forward", "eval_batch_end"]
@@ -76,43 +75,28 @@ def test_it_fires_the_events_of_an_evaluation_and_computes_and_logs_nothing_else
     assert (memory.metrics, made.state.metrics) == ([], {})
 
 
-def fails(*given):
-    raise ZeroDivisionError
-
-
-class Doubled(Algorithm):
-    """Has doubled weights in the model while it is evaluated, as an average would be."""
-
-    metadata = AlgorithmMetadata(events=("eval_start", "eval_end"), writes=("model",))
-
-    def match(self, event, state):
-        return True
-
-    def apply(self, event, state, logger):
-        model = state.model
-        model.weight *= 2 if event is Event.EVAL_START else 0.5  # in place, so it fails where gradients are recorded
+IN_WORK = ("batch", "outputs", "loss", "dataloader", "dataloader_label", "dataloader_len", "eval_timestamp", "metrics")
 
 
 def everything(made):
     state = made.state
-    fields = [
-        "batch",
-        "outputs",
-        "loss",
-        "dataloader",
-        "dataloader_label",
-        "dataloader_len",
-        "eval_timestamp",
-        "metrics",
-    ]
     return {
-        **{name: getattr(state, name) for name in fields},
+        **{name: getattr(state, name) for name in IN_WORK},
         "modes": [module.training for module in state.model.modules()],
         "weights": {name: value.clone() for name, value in state.model.state_dict().items()},
         "grad": torch.is_grad_enabled(),
         "generators": (random.getstate(), torch.get_rng_state(), str(np.random.get_state())),
         "phase": made._session.status.phase,
     }
+
+
+def doubling():
+    """Return an algorithm that has doubled weights in the model while it is evaluated, as an average would be."""
+
+    def double(event, state):
+        state.model.weight *= 2 if event is Event.EVAL_START else 0.5  # it fails where gradients are recorded
+
+    return acting(double, "eval_start", "eval_end", writes=("model",))
 
 
 def exhausted(given):
@@ -130,20 +114,15 @@ def collected(given):
     gc.collect()
 
 
-def never_begun(given):
-    given.close()
-
-
 def test_in_between_modes_and_draws_are_the_callers_and_what_the_loader_draws_differs():
     class Draws:
         def __iter__(self):
             return (torch.rand(2, 4) for _ in range(3))
 
-    made = trainer(model=nn.Identity(), optimizers=None)
+    made, given, drawn = trainer(model=nn.Identity(), optimizers=None), [], []
     torch.manual_seed(3)
-    plain = [torch.rand(2, 4) for _ in range(3)]
+    plain = list(Draws())
     torch.manual_seed(3)
-    given, drawn = [], []
     for outputs in made.predict(Draws()):
         assert torch.is_grad_enabled()
         given.append(outputs)
@@ -167,9 +146,9 @@ def draw():
     torch.rand(2)
 
 
-@pytest.mark.parametrize("ends", [exhausted, closed, collected, never_begun])
+@pytest.mark.parametrize("ends", [exhausted, closed, collected, lambda given: given.close()])
 def test_whatever_ends_it_everything_is_as_before(ends):
-    made = trainer(max_duration="2ep", algorithms=Doubled(), callbacks=at("eval_batch_start", lambda state: draw()))
+    made = trainer(max_duration="2ep", algorithms=doubling(), callbacks=at("eval_batch_start", lambda state: draw()))
     made.fit("1ep")
     made.state.model.bias.requires_grad = True
     before = everything(made)
@@ -180,19 +159,15 @@ def test_whatever_ends_it_everything_is_as_before(ends):
 
 
 def test_if_it_fails_everything_is_as_before_and_the_error_is_the_models():
-    made = trainer(algorithms=Doubled())
+    made, doubled = trainer(algorithms=doubling()), linear()
+    doubled.weight.data *= 2
     before, given = everything(made), made.predict(Breaks())
-    assert same(next(given), expected(doubled(linear()), torch.zeros(2, 4))[0])
+    assert same(next(given), expected(doubled, torch.zeros(2, 4))[0])
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as error:
         next(given)
     assert same(everything(made), before)
     assert notes(error) == []
     assert list(given) == []
-
-
-def doubled(model):
-    model.weight.data *= 2
-    return model
 
 
 def test_meanwhile_nothing_else_runs_and_afterwards_it_does():
@@ -222,7 +197,7 @@ def test_what_gives_no_batches_is_refused_at_once(loader, error, message):
 
 def test_a_closed_trainer_predicts_nothing_and_what_has_begun_ends_as_if_closed():
     model = linear()
-    made = trainer(model=model, algorithms=Doubled())
+    made = trainer(model=model, algorithms=doubling())
     given = made.predict(batches(8, 3))
     next(given)
     with torch.no_grad():

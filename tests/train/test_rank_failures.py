@@ -42,6 +42,7 @@ def test_the_first_failure_is_the_one_that_all_learn_of(made):
 
 
 HERE, THERE = ["a.py:1 in f", True], ["b.py:2 in g", False]
+APART = "the ranks waited 10m for different messages: rank 0 is at a.py:1 in f, rank 1 is at a.py:1 in f"
 
 
 @pytest.mark.parametrize(
@@ -51,11 +52,7 @@ HERE, THERE = ["a.py:1 in f", True], ["b.py:2 in g", False]
         ([HERE, None, None], TIMED_OUT, "ranks 1, 2 are gone"),
         ([HERE, THERE], CLOSED, f"a message between the ranks failed: {CLOSED}"),
         ([HERE, THERE], TIMED_OUT, "rank 1 is late by more than 10m: rank 1 is at b.py:2 in g"),
-        (
-            [HERE, HERE],
-            TIMED_OUT,
-            "the ranks waited 10m for different messages: rank 0 is at a.py:1 in f, rank 1 is at a.py:1 in f",
-        ),
+        ([HERE, HERE], TIMED_OUT, APART),
     ],
 )
 def test_who_is_to_blame_follows_from_where_the_ranks_are(places, error, expected):

@@ -3,35 +3,27 @@
 import warnings
 
 import pytest
+import torch
 
 from engine_core.errors import NonFiniteLossWarning
 
 from .parts import Memory, at, batches, linear, notes, trainer
 
 
-def spoiled(at_batch, value=float("nan")):
-    """Return a loss function that gives `value` at one call."""
+def spoiled(*at_batches):
+    """Return a loss function that gives NaN at these calls."""
     calls = iter(range(100))
-    return lambda outputs, targets: outputs.mean() * (value if next(calls) == at_batch else 1.0)
+    return lambda outputs, targets: outputs.mean() * (float("nan") if next(calls) in at_batches else 1.0)
 
 
 def test_it_warns_each_time_that_the_loss_turns_not_finite_and_not_at_each_step_after():
-    bad = {1, 2, 4}
-    calls = iter(range(100))
-
-    def loss(outputs, targets):
-        return 0 * outputs.mean() + (float("nan") if next(calls) in bad else 1.0)
-
+    given, one = spoiled(1, 2, 4), torch.ones(())  # the weights stay finite
     with pytest.warns(NonFiniteLossWarning) as caught:
-        trainer(batches(8, 8, 8), max_duration="2ep", loss_fn=loss).fit()
-    assert [str(w.message).split(";")[0] for w in caught] == [
-        "the training loss is nan at batch 1 (epoch 0)",
-        "the training loss is nan at batch 4 (epoch 1)",
-    ]
-    assert str(caught[0].message).split("; ", 1)[1] == (
-        "training continues. To skip such a batch, stop or roll back instead: "
-        "callbacks=[('loss_guard', {'policy': 'skip'})]"
-    )
+        trainer(batches(8, 8, 8), max_duration="2ep", loss_fn=lambda o, t: 0 * o.mean() + given(one, t)).fit()
+    told = [str(w.message).split("; ", 1) for w in caught]
+    assert [first for first, _ in told] == [f"the training loss is nan at batch {n} (epoch {n // 3})" for n in (1, 4)]
+    remedy = "To skip such a batch, stop or roll back instead: callbacks=[('loss_guard', {'policy': 'skip'})]"
+    assert told[0][1] == f"training continues. {remedy}"
 
 
 def test_asked_to_stop_it_stops_before_the_step_that_would_spoil_the_weights():
@@ -66,26 +58,18 @@ def test_read_late_a_fit_logs_what_it_logs_otherwise_and_in_the_same_order_one_s
     assert [next(iter(metrics)) for _, metrics in late.metrics][:3] == ["train/loss", "train/loss", "eval/loss"]
 
 
-def test_read_late_the_last_loss_is_not_lost_when_training_breaks_off():
+def test_read_late_the_last_loss_is_not_lost_when_training_breaks_off_and_takes_the_place_of_nothing():
     def stop(state):
         if state.timestamp.batch == 1:
             raise KeyboardInterrupt
 
-    memory = Memory()
-    made = late_trainer(memory, callbacks=at("before_forward", stop))
-    with pytest.raises(KeyboardInterrupt):
-        made.fit()
-    assert [step for step, _ in memory.metrics] == [0]
-
-
-def test_read_late_a_bad_loss_never_takes_the_place_of_what_broke_training_off():
-    def stop(state):
-        if state.timestamp.batch == 1:
-            raise KeyboardInterrupt
-
-    made = late_trainer(Memory(), loss_fn=spoiled(0), callbacks=at("before_forward", stop))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", NonFiniteLossWarning)
-        with pytest.raises(KeyboardInterrupt) as error:
+    steps = []
+    for settings in ({}, {"loss_fn": spoiled(0)}):
+        memory = Memory()
+        made = late_trainer(memory, callbacks=at("before_forward", stop), **settings)
+        with warnings.catch_warnings(), pytest.raises(KeyboardInterrupt) as error:
+            warnings.simplefilter("error", NonFiniteLossWarning)
             made.fit()
+        steps += [step for step, _ in memory.metrics]
+    assert steps[:1] == [0]
     assert notes(error)[-1].startswith("the loss of the last batch could not be read: the training loss is nan")

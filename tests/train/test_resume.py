@@ -67,6 +67,11 @@ def of_two_groups(parameters):
     return torch.optim.Adam([{"params": parameters[2:4], "lr": 0.01}, {"params": parameters[4:], "name": "late"}])
 
 
+def in_sequence(optimizer):
+    parts = [lr_scheduler.LinearLR(optimizer, total_iters=4), lr_scheduler.ExponentialLR(optimizer, 0.9)]
+    return lr_scheduler.SequentialLR(optimizer, parts, [4])
+
+
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
     "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, amsgrad=True),
@@ -79,27 +84,17 @@ SCHEDULERS = {
     "one cycle": lambda o: lr_scheduler.OneCycleLR(o, max_lr=0.2, total_steps=20),
     "multi step": lambda o: lr_scheduler.MultiStepLR(o, [3, 7]),
     "lambda": lambda o: lr_scheduler.LambdaLR(o, lambda step: 1 / (1 + step)),
-    "in sequence": lambda o: lr_scheduler.SequentialLR(
-        o, [lr_scheduler.LinearLR(o, total_iters=4), lr_scheduler.ExponentialLR(o, 0.9)], [4]
-    ),
+    "in sequence": in_sequence,
     "cyclic": lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.1, step_size_up=3, cycle_momentum=False),
 }
 
 
 def run(callbacks=(), **settings):
     """Return a trainer and what it logs."""
-    memory = Memory()
-    given = {
-        "max_duration": f"{EPOCHS}ep",
-        "optimizers": OPTIMIZERS["sgd"],
-        "eval_dataloader": [rows(9)],
-        "algorithms": [Noise(), Noise(0.2)],
-        "callbacks": [Counts(), Counts(), *callbacks],
-        "loggers": memory,
-        "seed": 4,
-        **settings,
-    }
-    return trainer(loader(), net(dropout=0.3), **given), memory
+    given = {"eval_dataloader": [rows(9)], "optimizers": OPTIMIZERS["sgd"], "max_duration": f"{EPOCHS}ep", "seed": 4}
+    given |= {"algorithms": [Noise(), Noise(0.2)], "callbacks": [Counts(), Counts(), *callbacks], "loggers": Memory()}
+    given |= settings
+    return trainer(loader(), net(dropout=0.3), **given), given["loggers"]
 
 
 def all_of(made):
@@ -163,12 +158,12 @@ def test_it_is_the_run_that_was_never_interrupted(tmp_path):
     assert len(checkpoints(tmp_path)) == 4 * EPOCHS + 1
 
 
+UNITS = ["ba", "ep"] * 3
+
+
 OTHERS = {
     **{name: {"optimizers": make} for name, make in OPTIMIZERS.items() if name != "sgd"},
-    **{
-        f"{name}, {interval}": {"schedulers": (make, interval)}
-        for (name, make), interval in zip(SCHEDULERS.items(), ["1ba", "1ep"] * 3, strict=True)
-    },
+    **{name: {"schedulers": (make, f"1{unit}")} for (name, make), unit in zip(SCHEDULERS.items(), UNITS, strict=True)},
     "microbatches": {"microbatch_size": 4},
     "bfloat16": {"precision": "amp_bf16", "grad_clip_norm": 0.1},
     "evaluations in an epoch": {"eval_interval": "3ba"},

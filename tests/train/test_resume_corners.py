@@ -11,14 +11,10 @@ from engine_core.checkpoint import resolve
 from engine_core.errors import DurationWarning
 from engine_core.randomness import GlobalGenerators
 
-from .parts import at, batches, rows, same, trainer
+from .parts import at, batches, linear, rows, same, trainer
 from .test_resume import all_of, run, saved_runs
 
 CPU = torch.device("cpu")
-
-
-def interrupt(number=signal.SIGTERM):
-    os.kill(os.getpid(), number)
 
 
 def ended(made):
@@ -35,27 +31,18 @@ def whole(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("event", "number", "code"),
+    ("event", "number"),
     [
-        ("before_dataloader", signal.SIGTERM, 143),
-        ("after_forward", signal.SIGINT, 130),
-        ("batch_end", signal.SIGTERM, 143),
-        ("eval_batch_end", signal.SIGINT, 130),
-        ("epoch_end", signal.SIGTERM, 143),
+        *((event, signal.SIGTERM) for event in ("before_dataloader", "batch_end", "epoch_end")),
+        *((event, signal.SIGINT) for event in ("after_forward", "eval_batch_end")),
     ],
 )
-def test_a_signal_at_any_event_ends_with_a_checkpoint_from_which_the_run_is_resumed(
-    event, number, code, whole, tmp_path
-):
+def test_a_signal_at_any_event_ends_with_a_checkpoint_from_which_the_run_is_resumed(event, number, whole, tmp_path):
     once = iter([True])
     handlers = [signal.getsignal(known) for known in (signal.SIGINT, signal.SIGTERM)]
-
-    def act(state):
-        if state.timestamp.batch == 4 and next(once, False):
-            interrupt(number)
-
+    act = lambda state: state.timestamp.batch == 4 and next(once, False) and os.kill(os.getpid(), number)  # noqa: E731
     made, _ = run([at(event, act), CheckpointSaver(tmp_path / "run", "1h")])
-    assert ended(made) == code
+    assert ended(made) == 128 + number
     assert [signal.getsignal(known) for known in (signal.SIGINT, signal.SIGTERM)] == handlers
     saver = CheckpointSaver(tmp_path / "run", "1h")
     resumed, _ = run([at(event, lambda state: None), saver], autoresume=True, seed=None)
@@ -70,7 +57,7 @@ def test_a_custom_evaluation_is_not_ended_by_a_signal(tmp_path):
 
     def evaluate(state):
         if state.timestamp.batch == 1:
-            interrupt()
+            os.kill(os.getpid(), signal.SIGTERM)
             found.append(made.eval([rows(4), rows(3)]))
 
     made.state.callbacks.append(at("batch_end", evaluate))
@@ -80,12 +67,13 @@ def test_a_custom_evaluation_is_not_ended_by_a_signal(tmp_path):
 
 
 def test_a_run_that_was_asked_to_stop_has_ended(tmp_path):
-    stop = at("batch_end", lambda state: state.stop_training() if state.timestamp.batch == 2 else None)
-    made = trainer(batches(8, 8, 8), callbacks=[stop, CheckpointSaver(tmp_path, "1ba")])
-    with made:
-        made.fit()
-    again = trainer(batches(8, 8, 8), callbacks=[stop, CheckpointSaver(tmp_path, "1ba")], autoresume=True)
-    with again:
+    def made(**settings):
+        stop = at("batch_end", lambda state: state.stop_training() if state.timestamp.batch == 2 else None)
+        return trainer(batches(8, 8, 8), callbacks=[stop, CheckpointSaver(tmp_path, "1ba")], **settings)
+
+    with made() as first:
+        first.fit()
+    with made(autoresume=True) as again:
         with pytest.warns(DurationWarning, match="nothing to do: the run was stopped; fit"):
             again.fit()
         assert again.state.timestamp.batch == 2
@@ -94,21 +82,15 @@ def test_a_run_that_was_asked_to_stop_has_ended(tmp_path):
 
 
 def test_optimizer_state_keeps_the_dtype_that_torch_would_cast(tmp_path):
-    def doubles(**settings):
-        model = torch.nn.Linear(4, 3).double()
-        with torch.no_grad():
-            model.weight.fill_(0.1)
-            model.bias.fill_(0.2)
+    def fitted(**settings):
         data = [(x.double(), y) for x, y in batches(8, 8, 8, 8)]
-        return trainer(data, model, optimizers=lambda p: torch.optim.NAdam(p, lr=0.01), **settings)
+        optimizers = lambda p: torch.optim.NAdam(p, lr=0.01)  # noqa: E731
+        with trainer(data, linear().double(), optimizers=optimizers, **settings) as made:
+            made.fit()
+        return dict(made.state.model.state_dict())
 
-    whole = doubles(callbacks=CheckpointSaver(tmp_path, "2ba"))
-    with whole:
-        whole.fit()
-    rest = doubles(load_path=tmp_path / "ep0-ba2")
-    with rest:
-        rest.fit()
-    assert same(dict(rest.state.model.state_dict()), dict(whole.state.model.state_dict()))
+    whole = fitted(callbacks=CheckpointSaver(tmp_path, "2ba"))
+    assert same(fitted(load_path=tmp_path / "ep0-ba2"), whole)
 
 
 @pytest.mark.parametrize(

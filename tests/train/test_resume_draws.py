@@ -1,6 +1,7 @@
 """A resumed run draws what the uninterrupted one drew, whoever holds the generator and wherever the run stopped."""
 
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -80,13 +81,15 @@ def loader(**settings):
     return DataLoader(TensorDataset(*rows(ROWS)), **settings)
 
 
+def own():
+    return GENERATORS["torch"]()
+
+
 LOADERS = {
     "shuffled": lambda: loader(batch_size=4, shuffle=True),
-    "with its own generator": lambda: loader(batch_size=4, shuffle=True, generator=GENERATORS["torch"]()),
-    "a sampler with one": lambda: loader(
-        batch_size=4, sampler=RandomSampler(range(ROWS), generator=GENERATORS["torch"]())
-    ),
-    "a batch sampler with one": lambda: loader(batch_sampler=Batched(GENERATORS["torch"]())),
+    "with its own generator": lambda: loader(batch_size=4, shuffle=True, generator=own()),
+    "a sampler with one": lambda: loader(batch_size=4, sampler=RandomSampler(range(ROWS), generator=own())),
+    "a batch sampler with one": lambda: loader(batch_sampler=Batched(own())),
     "a batch sampler with numpy's": lambda: loader(batch_sampler=Batched(GENERATORS["numpy"]())),
     "one rank's": lambda: loader(batch_size=4, sampler=DistributedSampler(range(ROWS), 1, 0)),
     "one rank's, in batches": lambda: loader(
@@ -110,15 +113,15 @@ def test_the_rest_of_a_paused_run_has_the_same_batches(name, batch, tmp_path):
     assert len({tuple(batch) for _, batch in whole}) > 3  # each epoch has an order of its own
 
 
-@pytest.mark.parametrize(
-    ("name", "count"),
-    [
-        ("shuffled", 2),
-        ("with its own generator", 5),
-        ("a batch sampler with numpy's", 11),
-        ("with workers that persist", 5),
-    ],
-)
+COUNTS = {
+    "shuffled": 2,
+    "with its own generator": 5,
+    "a batch sampler with numpy's": 11,
+    "with workers that persist": 5,
+}
+
+
+@pytest.mark.parametrize(("name", "count"), COUNTS.items())
 def test_an_evaluation_that_was_interrupted_is_repeated_as_it_began(name, count, tmp_path):
     def make():
         loaders = {"one": LOADERS[name](), "other": LOADERS[name]()}
@@ -173,26 +176,18 @@ def test_an_interrupted_evaluation_begins_a_loader_with_a_position_again(count, 
     assert evaluated == [*whole * (count // 4), *whole[: (count - 1) % 3 + 1], *whole * (2 - count // 4)]
 
 
-class AveragesAtTheEnd(Callback):
-    """Changes the weights where an epoch ends, as an average by epoch does."""
-
-    def epoch_end(self, state, logger):
-        with torch.no_grad():
-            for weight in state.model.parameters():
-                weight.mul_(0.5)
-
-
 @pytest.mark.parametrize(("interval", "times"), [("3ba", 3), ("2ba", 4), ("1ep", 2)])
 def test_the_results_are_those_of_the_model_that_is_left(interval, times):
-    held_out, heard = [rows(6)], []
-    with trainer(
-        [rows(4)] * 3,
-        net(),
-        max_duration="2ep",
-        eval_dataloader=held_out,
-        eval_interval=interval,
-        callbacks=[AveragesAtTheEnd(), at("eval_end", heard.append)],
-    ) as run:
+    @torch.no_grad()
+    def average_at_the_end(state):
+        """Change the weights where an epoch ends, as an average by epoch does."""
+        for weight in state.model.parameters():
+            weight.mul_(0.5)
+
+    heard = []
+    callbacks = [at("epoch_end", average_at_the_end), at("eval_end", heard.append)]
+    evaluating = {"eval_dataloader": [rows(6)], "eval_interval": interval, "callbacks": callbacks}
+    with trainer([rows(4)] * 3, net(), max_duration="2ep", **evaluating) as run:
         run.fit()
         told = dict(run.state.metrics)
         assert len(heard) == times  # one more than there are intervals, where the last one is of other weights
@@ -211,16 +206,10 @@ def test_a_generator_continues_from_its_state(kind):
 
 
 def test_generators_are_found_wherever_a_loader_holds_them():
-    class Holder:
-        def __init__(self, **parts):
-            vars(self).update(parts)
-
     made = [torch.Generator() for _ in range(4)]
     dataset = TensorDataset(*rows(4))
     dataset.noise = made[0]
     inner = DataLoader(dataset, sampler=RandomSampler(dataset, generator=made[1]), generator=made[2])
-    found = own_generators(Holder(loader=Holder(loaders=[inner, inner]), mine=made[3], other=3))
-    assert {id(each) for each in found} == {id(each) for each in made}
-    assert len(found) == len(made)
-    assert own_generators([1, 2]) == []
-    assert own_generators(Holder(entropy=random.SystemRandom())) == []
+    found = own_generators(SimpleNamespace(loader=SimpleNamespace(loaders=[inner, inner]), mine=made[3], other=3))
+    assert sorted(map(id, found)) == sorted(map(id, made))
+    assert own_generators([1, 2]) == own_generators(SimpleNamespace(entropy=random.SystemRandom())) == []

@@ -14,14 +14,6 @@ from .parts import batches, linear, same, trainer
 from .test_resume import OPTIMIZERS, SCHEDULERS, Noise, loader, run, saved_runs
 
 
-def wider():
-    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(), nn.Linear(8, 3))
-
-
-def renamed():
-    return nn.Sequential(OrderedDict(body=nn.Linear(4, 6), head=nn.Linear(6, 3)))
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("saved")
@@ -29,16 +21,23 @@ def folder(tmp_path_factory):
     return path
 
 
+WIDER = [nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(), nn.Linear(8, 3)]
+RENAMED = OrderedDict(body=nn.Linear(4, 6), head=nn.Linear(6, 3))
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (wider, r"'0.weight' is \(6, 4\) in the checkpoint and \(8, 4\) in the model"),
-        (renamed, r"'body.weight' is missing .* mean '4.weight'\?\n[\s\S]*'0.weight' .* mean 'head.weight'\?\n"),
+        (nn.Sequential(*WIDER), r"'0.weight' is \(6, 4\) in the checkpoint and \(8, 4\) in the model"),
+        (
+            nn.Sequential(RENAMED),
+            r"'body.weight' is missing .* mean '4.weight'\?\n[\s\S]*'0.weight' .* mean 'head.weight'\?\n",
+        ),
     ],
 )
 def test_weights_of_another_model_are_refused_by_name_and_shape(model, message, folder):
     with pytest.raises(CheckpointError, match=message):
-        trainer(loader(), model(), load_path=folder, load_weights_only=True)
+        trainer(loader(), model, load_path=folder, load_weights_only=True)
 
 
 class Needed(Noise):
@@ -54,18 +53,16 @@ def test_an_algorithm_that_has_to_be_there_is_named_if_it_is_missing(strict, tmp
         run(algorithms=(), load_path=tmp_path, seed=None, load_strict=strict)
 
 
+def sgd(which):
+    return lambda parameters: torch.optim.SGD(list(parameters)[which], lr=0.1)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"optimizers": OPTIMIZERS["two"]}, "the checkpoint has 1 optimizers, and this run has 2"),
-        (
-            {"optimizers": lambda p: torch.optim.SGD(list(p)[:2], lr=0.1)},
-            r"optimizers\[0\] \(SGD\) differs from the saved one in its parameters",
-        ),
-        (
-            {"optimizers": lambda p: torch.optim.SGD(list(p)[::-1], lr=0.1)},
-            r"differs from the saved one in its parameters or their order: '4\.bias' where it had '0\.weight'",
-        ),
+        ({"optimizers": sgd(slice(2))}, r"optimizers\[0\] \(SGD\) differs from the saved one in its parameters"),
+        ({"optimizers": sgd(slice(None, None, -1))}, r"or their order: '4\.bias' where it had '0\.weight'"),
         ({"schedulers": SCHEDULERS["cosine"]}, "the checkpoint has 0 schedulers, and this run has 1"),
     ],
 )
@@ -113,10 +110,8 @@ def saved(folder, model, **settings):
 
 
 def test_where_all_weights_fit_leniently_nothing_is_left_out(tmp_path):
-    path = saved(tmp_path, linear(), algorithms=[Average()])
-    with trainer(
-        loader(), linear(), load_path=path, load_strict=False, algorithms=[algorithm := Average()], **ADAMW
-    ) as made:
+    algorithm, path = Average(), saved(tmp_path, linear(), algorithms=[Average()])
+    with trainer(loader(), linear(), load_path=path, load_strict=False, algorithms=[algorithm], **ADAMW) as made:
         assert len(made.state.optimizers[0].state_dict()["state"]) == 2
     assert algorithm._count == 99
 
@@ -138,33 +133,28 @@ def test_where_a_weight_is_left_out_the_warning_says_that_states_are_too(tmp_pat
     assert [algorithm._count for algorithm in algorithms] == [0, 4]
 
 
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        (Two(torch.bfloat16), "'layer.weight' is torch.float32 in the checkpoint and torch.bfloat16 in the model"),
-        (Two(torch.float32, torch.int32), "'third' is torch.float64 in the checkpoint and torch.int32 in the model"),
-    ],
-)
-def test_a_run_is_resumed_only_with_weights_of_the_same_types(model, message, tmp_path):
-    with pytest.raises(CheckpointError, match=message):
-        trainer(loader(), model, load_path=saved(tmp_path, Two(torch.float32)), **ADAMW)
+FLOAT_TO_INT = "'third' is torch.float64 in the checkpoint and torch.int32 in the model"
 
 
-def test_weights_alone_are_cast_to_another_floating_type_and_not_truncated_to_whole_numbers(tmp_path):
+def test_a_run_is_resumed_only_with_weights_of_the_same_types_and_weights_alone_are_cast_but_not_truncated(tmp_path):
     source, model = Two(torch.float32), Two(torch.bfloat16)
     path = saved(tmp_path, source)
+    of_layer = "'layer.weight' is torch.float32 in the checkpoint and torch.bfloat16 in the model"
+    for other, message in ((model, of_layer), (Two(torch.float32, torch.int32), FLOAT_TO_INT)):
+        with pytest.raises(CheckpointError, match=message):
+            trainer(loader(), other, load_path=path, **ADAMW)
     trainer(loader(), model, load_path=path, load_weights_only=True).close()
     assert same(model.layer.bias, source.layer.bias.bfloat16())
-    with pytest.raises(CheckpointError, match=r"'third' is torch\.float64 .* torch\.int32 in the model"):
+    with pytest.raises(CheckpointError, match=FLOAT_TO_INT):
         trainer(loader(), Two(torch.float32, torch.int32), load_path=path, load_weights_only=True)
 
 
 def test_weights_alone_from_nowhere_are_refused(tmp_path):
-    message = "load_weights_only=True needs load_path, the checkpoint with the weights"
-    with pytest.raises(ArgumentError, match=message):
-        trainer(load_weights_only=True)
-    with pytest.raises(ArgumentError, match=message):
-        trainer(load_weights_only=True, autoresume=True, callbacks=[CheckpointSaver(tmp_path)])
+    for settings in ({}, {"autoresume": True, "callbacks": [CheckpointSaver(tmp_path)]}):
+        with pytest.raises(
+            ArgumentError, match="load_weights_only=True needs load_path, the checkpoint with the weights"
+        ):
+            trainer(load_weights_only=True, **settings)
 
 
 def test_a_run_that_begins_with_weights_is_resumed_as_a_whole(tmp_path):
@@ -239,18 +229,20 @@ KINDS = {"sized": (Sized, Sized), "renamed": (Before, Named)}
 
 @pytest.mark.parametrize(("old", "new"), KINDS.values(), ids=KINDS)
 def test_it_is_resumed_and_a_model_or_another_run_gets_its_weights(old, new, tmp_path):
+    def weights(model):
+        return list(model.state_dict().values())
+
     with training(old, tmp_path / "whole") as whole:
         whole.fit()
     with training(old, tmp_path / "first") as first:
         first.fit("1ba")
     with training(new, tmp_path / "second", load_path=tmp_path / "first") as second:
         second.fit()
-    assert same(list(second.state.model.state_dict().values()), list(whole.state.model.state_dict().values()))
-    expected = list(first.state.model.state_dict().values())
-    assert same(list(load_model(tmp_path / "first", new).state_dict().values()), expected)
-    model = new()
+    assert same(weights(second.state.model), weights(whole.state.model))
+    expected, model = weights(first.state.model), new()
+    assert same(weights(load_model(tmp_path / "first", new)), expected)
     training(lambda: model, tmp_path / "other", load_path=tmp_path / "first", load_weights_only=True).close()
-    assert same(list(model.state_dict().values()), expected)
+    assert same(weights(model), expected)
 
 
 class Later(Late):
@@ -274,14 +266,13 @@ def test_what_training_sized_is_named_once_when_no_new_model_can_load_a_checkpoi
         model(batches(6)[0][0])
         return model
 
-    with pytest.warns(CheckpointWarning) as told, training(Later, tmp_path) as one:
-        one.fit("3ba")
-    (named,) = [str(warning.message) for warning in told]
-    assert named == (
+    says = (
         "training gave 'seen' and 'least' of the model other shapes than they came with, so no checkpoint of this run "
-        "loads into a new model: create them in their final shapes, run one batch before you give the model to the "
-        "Trainer, or define _load_from_state_dict"
+        "loads into a new model: create them in their final shapes, run one batch before .*, or define _load_from_state"
     )
+    with pytest.warns(CheckpointWarning, match=says) as told, training(Later, tmp_path) as one:
+        one.fit("3ba")
+    assert len(told) == 1
     with pytest.raises(CheckpointError, match=r"'seen' is \(4,\) in the checkpoint and \(0,\) in the model"):
         training(Later, tmp_path / "other", load_path=tmp_path)
     with training(batched, tmp_path / "another", load_path=tmp_path) as other:
@@ -289,26 +280,21 @@ def test_what_training_sized_is_named_once_when_no_new_model_can_load_a_checkpoi
     assert other.state.timestamp.batch == 4
 
 
-class Choosy(Before):
-    def load_state_dict(self, state_dict, *others, **more):
-        raise LookupError("not today")
-
-
 @pytest.mark.parametrize("strict", [True, False])
-def test_a_model_that_refuses_for_a_reason_of_its_own_is_quoted(strict, tmp_path):
+def test_a_model_that_refuses_for_a_reason_of_its_own_is_quoted_and_what_a_lenient_one_leaves_out_named(
+    strict, tmp_path
+):
+    class Choosy(Before):
+        def load_state_dict(self, state_dict, *others, **more):
+            raise LookupError("not today")
+
+    class Lenient(nn.Sequential):
+        def load_state_dict(self, state_dict, strict=True, assign=False):
+            return super().load_state_dict(state_dict, strict=False)
+
     with training(Before, tmp_path) as one:
         one.fit("1ba")
     with pytest.raises(CheckpointError, match=r"the weights are another model's:\n  LookupError: not today"):
         training(Choosy, tmp_path / "other", load_path=tmp_path, load_strict=strict)
-
-
-class Lenient(nn.Sequential):
-    def load_state_dict(self, state_dict, strict=True, assign=False):
-        return super().load_state_dict(state_dict, strict=False)
-
-
-def test_what_a_lenient_model_leaves_out_is_named(tmp_path):
-    with trainer(batches(6), nn.Linear(4, 3), callbacks=CheckpointSaver(tmp_path, "1ep")) as made:
-        made.fit()
     with pytest.raises(CheckpointError, match=r"'0.weight' is missing from the checkpoint"):
         trainer(batches(6), Lenient(nn.Linear(4, 3)), load_path=tmp_path, load_weights_only=True)

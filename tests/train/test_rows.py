@@ -15,24 +15,15 @@ from engine_core.callbacks.reporter import RunReporter
 from .parts import Memory, at, batches, trainer
 
 
-def rows_of(made, capsys):
-    """Fit, and return the rows without their time."""
-    with made:
-        made.fit()
-    lines = capsys.readouterr().err.splitlines()
-    return [line.rpartition("  ")[0] for line in lines if line.startswith(("epoch", "batch"))]
-
-
 @pytest.mark.parametrize(
-    "settings",
-    [{"reduction": "sum"}, {"weight": torch.tensor([1.0, 5.0, 0.1])}, {"ignore_index": 1}],
-    ids=["sum", "weight", "ignore_index"],
+    "settings", [{"reduction": "sum"}, {"weight": torch.tensor([1.0, 5.0, 0.1])}, {"ignore_index": 1}]
 )
 def test_the_loss_in_a_row_is_the_mean_that_is_logged_for_the_epoch(settings, capsys):
     memory, still = Memory(), {"optimizers": lambda p: torch.optim.SGD(p, lr=0.0)}
-    data, loss_fn = batches(8, 5), nn.CrossEntropyLoss(**settings)
-    made = trainer(data, loss_fn=loss_fn, loggers=memory, progress_bar="lines", eval_dataloader=batches(3), **still)
-    (row,) = rows_of(made, capsys)
+    shown = {"loggers": memory, "progress_bar": "lines", "eval_dataloader": batches(3)}
+    with trainer(batches(8, 5), loss_fn=nn.CrossEntropyLoss(**settings), **shown, **still) as made:
+        made.fit()
+    (row,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("epoch")]
     ((_, mean),) = memory.values("train/loss_epoch")
     assert f"  train/loss {mean:.4g}  " in row
 

@@ -64,18 +64,14 @@ def test_it_is_the_loop_by_hand(make_optimizer, hand, settings):
 
 
 def test_a_model_with_its_own_loss_trains_as_one_with_a_loss_function():
-    class OwnLoss(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.net = net()
-
+    class OwnLoss(nn.Sequential):
         def forward(self, batch):
-            return self.net(batch[0])
+            return super().forward(batch[0])
 
         def loss(self, outputs, batch):
             return F.cross_entropy(outputs, batch[1])
 
-    plain, own = net(), OwnLoss()
+    plain, own = net(), OwnLoss(*net())
     trainer(shuffled(), plain, seed=SEED).fit()
     trainer(shuffled(), own, seed=SEED, loss_fn=None).fit()
-    assert same(plain.state_dict(), own.net.state_dict())
+    assert same(plain.state_dict(), own.state_dict())

@@ -10,7 +10,6 @@ import pytest
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.checkpoint import read_content, resolve, write_content
 from engine_core.errors import ArgumentError, CheckpointError, CheckpointWarning
-from engine_core.loggers.run_files import RunFiles
 
 from .parts import at, batches, net, rows, trainer
 
@@ -21,8 +20,7 @@ class Accuracy:
     """Gives these values, one at each evaluation."""
 
     def __init__(self, values):
-        self._values = iter(values)
-        self._value = None
+        self._values, self._value = values, None
 
     def update(self, outputs, targets):
         """Take nothing."""
@@ -38,14 +36,8 @@ class Accuracy:
 
 def best_of(saver, values, *callbacks, **settings):
     """Train on epochs of four batches with these accuracies, and return which checkpoints are the best."""
-    made = trainer(
-        batches(4, 4, 4, 4),
-        callbacks=[*callbacks, saver],
-        eval_dataloader=[rows(4)],
-        metrics={"accuracy": Accuracy(values)},
-        **{"max_duration": "3ep", **settings},
-    )
-    with made:
+    measured = {"eval_dataloader": [rows(4)], "metrics": {"accuracy": Accuracy(iter(values))}, "max_duration": "3ep"}
+    with trainer(batches(4, 4, 4, 4), callbacks=[*callbacks, saver], **{**measured, **settings}) as made:
         made.fit()
     return saver.state_dict()["best"]
 
@@ -56,18 +48,18 @@ def best_saver(folder, interval="1ep", keep_best=1):
 
 def failing_once(name):
     """Return a `write_content` that fails the first time that a checkpoint of this name is written."""
-    failed = []
+    failures = iter([True])
 
     def write(folder, content, *_):
-        if folder.name == name and not failed:
-            failed.append(name)
+        if folder.name == name and next(failures, False):
             raise OSError(errno.ENOSPC, "No space left on device")
         write_content(folder, content)
 
     return write
 
 
-def test_what_could_not_be_written_is_not_among_the_best(tmp_path, monkeypatch):
+def test_what_could_not_be_written_and_what_is_not_finite_is_not_among_the_best(tmp_path, monkeypatch):
+    assert best_of(best_saver(tmp_path / "finite"), [math.nan, math.inf, 0.1]) == [[0.1, "ep3-ba12"]]
     monkeypatch.setattr(WRITE, failing_once("ep2-ba8"))
     with pytest.warns(CheckpointWarning, match="No space left"):
         best = best_of(best_saver(tmp_path), [0.5, 0.9, 0.1])
@@ -126,24 +118,14 @@ def test_a_state_that_no_saver_has_saved_is_refused(best, tmp_path):
     assert saver.state_dict()["best"] == [[0.5, "ep0-ba1"]]
 
 
-def test_a_second_process_is_refused_before_it_has_changed_the_logs_of_the_first(tmp_path):
-    def made(**settings):
-        saver = CheckpointSaver(tmp_path / "checkpoints", "2ba")
-        return trainer(batches(4, 4, 4, 4), callbacks=saver, loggers=RunFiles(tmp_path), **settings)
-
-    with made() as first:
-        first.fit("3ba")
-        first.fit("1ba")
-        before = (tmp_path / "metrics.jsonl").read_bytes()
-        second = made(load_path=tmp_path / "checkpoints" / "ep0-ba2")
-        with pytest.raises(CheckpointError, match="is in use by another run"), second:
-            second.fit()
-        assert (tmp_path / "metrics.jsonl").read_bytes() == before
-
-
-def test_without_its_folder_a_run_stops_if_on_error_is_stop(tmp_path):
+def test_without_its_folder_a_run_is_not_saved_or_stops_if_on_error_is_stop(tmp_path):
     (tmp_path / "file").touch()
-    made = trainer(callbacks=CheckpointSaver(tmp_path / "file" / "checkpoints", on_error="stop"))
+    folder = tmp_path / "file" / "checkpoints"
+    made = trainer(batches(4, 4), callbacks=CheckpointSaver(folder, "1ba"))
+    with pytest.warns(CheckpointWarning, match=r"no checkpoint was written .*; training continues") as warned, made:
+        made.fit()
+    assert (made.state.timestamp.batch, len(warned)) == (2, 1)
+    made = trainer(callbacks=CheckpointSaver(folder, on_error="stop"))
     with pytest.raises(CheckpointError, match="no checkpoint was written"), made:
         made.fit()
 
@@ -161,15 +143,6 @@ def test_what_another_run_has_saved_is_not_written_by_one_that_can_not_lock_the_
         assert made.state.callbacks[0].written() == []
 
 
-def test_without_its_folder_a_run_is_not_saved(tmp_path):
-    (tmp_path / "file").touch()
-    made = trainer(batches(4, 4), callbacks=CheckpointSaver(tmp_path / "file" / "checkpoints", "1ba"))
-    with pytest.warns(CheckpointWarning, match=r"no checkpoint was written .*; training continues") as warned, made:
-        made.fit()
-    assert made.state.timestamp.batch == 2
-    assert len(warned) == 1
-
-
 def run(folder, **settings):
     saver = CheckpointSaver(folder, "1ba", keep_last=None)
     return trainer(batches(8, 8, 8), net(), max_duration="2ep", callbacks=saver, **settings)
@@ -180,7 +153,7 @@ def names(folder):
 
 
 @pytest.mark.filterwarnings("ignore:fit.. has nothing to do")  # where it resumes a finished run
-def test_a_run_that_was_loaded_from_elsewhere_does_not_take_another_runs_folder(tmp_path):
+def test_a_run_that_was_loaded_from_elsewhere_does_not_take_another_runs_folder_and_from_its_own_continues(tmp_path):
     for name in ("a", "b"):
         with run(tmp_path / name) as made:
             made.fit()
@@ -191,16 +164,10 @@ def test_a_run_that_was_loaded_from_elsewhere_does_not_take_another_runs_folder(
     assert names(tmp_path / "a") == before
     with run(tmp_path / "a", autoresume=True) as made:  # it is not held either
         made.fit()
-
-
-@pytest.mark.filterwarnings("ignore:fit.. has nothing to do")  # where it resumes a finished run
-@pytest.mark.parametrize("path", ["a", "a/ep1-ba4", "a/../a/ep1-ba4"])
-def test_a_run_that_was_loaded_from_its_folder_continues_in_it(path, tmp_path):
-    with run(tmp_path / "a") as made:
-        made.fit()
-    with run(tmp_path / "a", load_path=tmp_path / path) as made:
-        made.fit()
-    assert made.state.timestamp.batch == 6
+    for path in ("a", "a/ep1-ba4", "a/../a/ep1-ba4"):
+        with run(tmp_path / "a", load_path=tmp_path / path) as made:
+            made.fit()
+        assert made.state.timestamp.batch == 6
 
 
 def test_a_relative_folder_stays_where_it_was_when_the_saver_was_made(tmp_path, monkeypatch):
@@ -239,17 +206,11 @@ def test_a_result_at_which_the_run_was_paused_counts_for_the_next_regular_checkp
     with made(tmp_path / "whole") as whole:
         whole.fit()
     for batch in (2, 4, 5, 9):
-        pauses = at(
-            "batch_checkpoint", lambda state, batch=batch: state.timestamp.batch == batch and state.pause_training()
-        )
+        ask = lambda state, batch=batch: state.timestamp.batch == batch and state.pause_training()  # noqa: E731
         folder = tmp_path / str(batch)
-        with made(folder, pauses) as paused:
+        with made(folder, at("batch_checkpoint", ask)) as paused:
             paused.fit()
         with made(folder, autoresume=True) as resumed:
             resumed.fit()
         assert names(folder) == names(tmp_path / "whole"), batch
         assert resumed.state.callbacks[0].state_dict()["best"] == whole.state.callbacks[0].state_dict()["best"]
-
-
-def test_a_result_that_is_not_finite_is_never_the_best(tmp_path):
-    assert best_of(best_saver(tmp_path), [math.nan, math.inf, 0.1]) == [[0.1, "ep3-ba12"]]

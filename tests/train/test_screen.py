@@ -89,11 +89,8 @@ def test_the_header_names_loaders_algorithms_and_folder(capsys, install, tmp_pat
         from engine_core import Algorithm
 
         class Doze(Algorithm):
-            def match(self, event, state):
-                return event == "init"
-
-            def apply(self, event, state, logger):
-                pass
+            match = lambda self, event, state: event == "init"
+            apply = lambda self, *arguments: None
 
         Hostile = type("Red[bold]\\x1b[31m", (Doze,), {})
     """
@@ -104,12 +101,10 @@ def test_the_header_names_loaders_algorithms_and_folder(capsys, install, tmp_pat
         def __iter__(self):
             return iter(TensorDataset(*batch(3, 1)))
 
-    sets = {"stream": DataLoader(Stream()), "mine": DataLoader(TensorDataset(*batch(1234, 1)), 1000)}
-    rates = (0.1, 1e-5)
-
     def optimizer(parameters):
-        return torch.optim.Adam([{"params": [p], "lr": lr} for p, lr in zip(parameters, rates, strict=True)])
+        return torch.optim.Adam([{"params": [p], "lr": lr} for p, lr in zip(parameters, (0.1, 1e-5), strict=True)])
 
+    sets = {"stream": DataLoader(Stream()), "mine": DataLoader(TensorDataset(*batch(1234, 1)), 1000)}
     own = type("Own", (nap_screen.Hostile,), {"__module__": __name__})
     algorithms = ["doze", own(), nap_screen.Hostile()]
     data = DataLoader(TensorDataset(*batch(1234, 1)), 1000, drop_last=True)
@@ -178,13 +173,8 @@ def test_without_a_terminal_nothing_is_shown_unasked(capsys, progress_bar, monke
 class Loss:
     """A loss that is the number of batches so far."""
 
-    is_cuda = False
-
     def __init__(self, state):
-        self.state = state
-
-    def item(self):
-        return float(self.state.timestamp.batch)
+        self.is_cuda, self.item = False, lambda: float(state.timestamp.batch)
 
 
 def test_a_line_of_progress_comes_every_30_seconds_at_the_most(capsys, monkeypatch):
@@ -209,33 +199,20 @@ def test_a_line_of_progress_comes_every_30_seconds_at_the_most(capsys, monkeypat
     ]
 
 
-class Gone:
-    """A stderr whose reader is gone."""
-
-    def __init__(self, error):
-        self.error = error
-
-    def isatty(self):
-        return False
-
-    def write(self, text):
-        raise self.error
-
-    def flush(self):
-        raise self.error
-
-
 def test_training_survives_a_stderr_that_takes_nothing(monkeypatch):
-    monkeypatch.setattr("sys.stderr", Gone(BrokenPipeError()))
+    def gone(*text):
+        raise BrokenPipeError
+
+    monkeypatch.setattr("sys.stderr", SimpleNamespace(isatty=lambda: False, write=gone, flush=gone))
     with training(eval_dataloader=Falling(1, 2)) as made:
         made.fit()
     assert made.state.timestamp.batch == 4
 
 
-@pytest.mark.parametrize("show", [False, "bar", None, 1])
-def test_a_wrong_way_to_show_is_refused(show):
-    with pytest.raises(ArgumentError, match="show is 'auto', 'lines' or True, not "):
-        ProgressBar(show=show)
+def test_a_wrong_way_to_show_is_refused():
+    for show in (False, "bar", None, 1):
+        with pytest.raises(ArgumentError, match="show is 'auto', 'lines' or True, not "):
+            ProgressBar(show=show)
 
 
 @pytest.mark.parametrize(
@@ -247,11 +224,12 @@ def test_a_wrong_way_to_show_is_refused(show):
         ([], {}, "ranks       4 (ddp)"),
     ],
 )
-def test_the_header_says_how_many_rows_of_a_batch_each_rank_gets(loader, settings, said):
+def test_the_header_says_how_many_rows_of_a_batch_each_rank_gets_and_of_a_lazy_model_no_size(loader, settings, said):
     ranks = Ranks()
     vars(ranks).update(settings, size=4)
     lines = header_lines(header_of(State(ranks=ranks, train_dataloader=loader)))
     assert [line for line in lines if line.startswith("ranks")] == [said]
+    assert header_of(State(model=nn.LazyLinear(3)))["parameters"] is None
 
 
 def test_outside_of_a_fit_the_loaders_share_a_row_and_each_other_loader_has_its_own(capsys):
@@ -265,7 +243,3 @@ def test_outside_of_a_fit_the_loaders_share_a_row_and_each_other_loader_has_its_
         "batch 1/4  eval/loss 1  0:12",
         "batch 1/4  third/loss 7  0:12",
     ]
-
-
-def test_a_lazy_model_has_no_size_yet():
-    assert header_of(State(model=nn.LazyLinear(3)))["parameters"] is None

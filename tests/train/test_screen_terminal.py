@@ -15,30 +15,16 @@ from .screens import terminal
 LOADER = range(4)
 
 
-class Loss:
-    is_cuda = False
-
-    def item(self):
-        return 0.25
-
-
-class Clock:
-    """A clock that takes half a second for each batch."""
-
-    def __init__(self, patch):
-        self.s = 0.0
-        patch.setattr(reporter, "time", SimpleNamespace(perf_counter=lambda: self.s))
-        patch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: self.s))
-
-
 @pytest.fixture
 def run(monkeypatch):
     """Return `run(...)`, four batches with an evaluation after two of them, by a clock that takes 0.5 s for each."""
-    clock = Clock(monkeypatch)
+    clock = SimpleNamespace(s=0.0)
+    monkeypatch.setattr(reporter, "time", SimpleNamespace(perf_counter=lambda: clock.s))
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: clock.s))
 
     def run(refresh_s=0.0, at_batch=lambda: None, metrics=None, label="eval"):
-        bar = ProgressBar(refresh_s=refresh_s)
-        state = State(callbacks=[bar], max_duration="4ba", loss=Loss(), evaluators={label: LOADER}, seed=1)
+        bar, loss = ProgressBar(refresh_s=refresh_s), SimpleNamespace(is_cuda=False, item=lambda: 0.25)
+        state = State(callbacks=[bar], max_duration="4ba", loss=loss, evaluators={label: LOADER}, seed=1)
         with Engine(state, Logger()) as engine:
             engine.run_event("init")
             engine.run_event("fit_start")

@@ -3,62 +3,42 @@
 import pytest
 import torch
 
-from engine_core import Algorithm, AlgorithmMetadata, Trainer
-
-
-class ZeroWeights(Algorithm):
-    """Weights are zero from one event to the other."""
-
-    def __init__(self, first, second):
-        self.metadata = AlgorithmMetadata(events=(first, second), writes=("model",))
-        self.kept = None
-
-    def match(self, event, state):
-        return True
-
-    def apply(self, event, state, logger):
-        weight = state.model.weight.data
-        if event == self.metadata.events[0]:
-            self.kept = weight.clone()
-            weight.zero_()
-        else:
-            weight.copy_(self.kept)
+from .parts import acting, batches, linear, trainer
 
 
 def fails(*_):
     raise ZeroDivisionError
 
 
-def trainer_of(*algorithms, loss_fn=None, batches=1, **options):
-    model = torch.nn.Linear(2, 1)
-    data = [(torch.ones(4, 2), torch.ones(4, 1)) for _ in range(batches)]
-    return Trainer(
-        model,
-        data,
-        max_duration="1ep",
-        loss_fn=loss_fn or torch.nn.MSELoss(),
-        optimizers=torch.optim.SGD(model.parameters(), lr=0.1),
-        algorithms=algorithms,
-        **options,
-    )
+def zero_weights(first, second):
+    """Return an algorithm for which weights are zero from one event to the other."""
+    kept = []
+
+    def swap(event, state):
+        weight = state.model.weight.data
+        if event == first:
+            kept.append(weight.clone())
+            weight.zero_()
+        else:
+            weight.copy_(kept.pop())
+
+    return acting(swap, first, second, writes=("model",))
 
 
-PAIRS = [
-    ("fit_start", "fit_end"),
-    ("epoch_start", "epoch_end"),
-    ("batch_start", "batch_end"),
-    ("before_train_batch", "after_train_batch"),
-    ("before_loss", "after_loss"),
-]
+def trainer_of(*algorithms, **settings):
+    return trainer(batches(4), algorithms=algorithms, **settings)
+
+
+PAIRS = [(f"{name}_start", f"{name}_end") for name in ("fit", "epoch", "batch")]
+PAIRS += [(f"before_{name}", f"after_{name}") for name in ("train_batch", "loss")]
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=str)
 def test_a_loss_that_raises_leaves_no_swapped_weights(pair):
-    trainer = trainer_of(ZeroWeights(*pair), loss_fn=fails)
-    weight = trainer.state.model.weight.detach().clone()
-    with trainer, pytest.raises(ZeroDivisionError):
-        trainer.fit()
-    assert torch.equal(trainer.state.model.weight, weight)
+    made = trainer_of(zero_weights(*pair), loss_fn=fails)
+    with made, pytest.raises(ZeroDivisionError):
+        made.fit()
+    assert torch.equal(made.state.model.weight, linear().weight)
 
 
 @pytest.mark.parametrize(
@@ -67,38 +47,27 @@ def test_a_loss_that_raises_leaves_no_swapped_weights(pair):
     ids=str,
 )
 def test_an_evaluation_that_raises_leaves_no_swapped_weights_and_the_run_continues(pair):
-    trainer = trainer_of(ZeroWeights(*pair))
-    weight = trainer.state.model.weight.detach().clone()
-    hook = trainer.state.model.register_forward_hook(fails)
-    with trainer:
+    with trainer_of(zero_weights(*pair)) as made:
+        hook = made.state.model.register_forward_hook(fails)
         with pytest.raises(ZeroDivisionError):
-            trainer.eval([(torch.ones(4, 2), torch.ones(4, 1))])
-        assert torch.equal(trainer.state.model.weight, weight)
+            made.eval(batches(4))
+        assert torch.equal(made.state.model.weight, linear().weight)
         hook.remove()
-        trainer.fit()
-    assert trainer.state.timestamp.batch == 1
+        made.fit()
+    assert made.state.timestamp.batch == 1
 
 
 def test_a_fit_that_continues_in_an_epoch_that_an_exception_cut_begins_its_pair_again():
-    heard, calls = [], []
-
-    class Tell(Algorithm):
-        metadata = AlgorithmMetadata(events=("epoch_start", "epoch_end"))
-
-        def match(self, event, state):
-            return True
-
-        def apply(self, event, state, logger):
-            heard.append((str(event), state.timestamp.batch))
+    heard, calls = [], iter(range(9))
 
     def interrupted_once(outputs, targets):
-        calls.append(1)
-        if len(calls) == 2:
+        if next(calls) == 1:
             raise KeyboardInterrupt
-        return torch.nn.functional.mse_loss(outputs, targets)
+        return torch.nn.functional.cross_entropy(outputs, targets)
 
-    with trainer_of(Tell(), loss_fn=interrupted_once, batches=4) as trainer:
+    tell = acting(lambda event, state: heard.append((str(event), state.timestamp.batch)), "epoch_start", "epoch_end")
+    with trainer(batches(4, 4, 4, 4), algorithms=tell, loss_fn=interrupted_once) as made:
         with pytest.raises(KeyboardInterrupt):
-            trainer.fit()
-        trainer.fit()
+            made.fit()
+        made.fit()
     assert heard == [("epoch_start", 0), ("epoch_end", 1), ("epoch_start", 1), ("epoch_end", 3)]

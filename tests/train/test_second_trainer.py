@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import torch
 
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.callbacks.loss_guard import LossGuard
@@ -17,11 +16,13 @@ from .parts import Memory, batches, rows, trainer
 LINES = []
 
 
+def saver(folder):
+    return CheckpointSaver(str(folder / "saved"), "1ba", keep_last=2, keep_best=1, metric="eval/loss")
+
+
 MAKES = {
     "audit": lambda _: Audit(),
-    "checkpoint_saver": lambda folder: CheckpointSaver(
-        str(folder / "saved"), "1ba", keep_last=2, keep_best=1, metric="eval/loss"
-    ),
+    "checkpoint_saver": saver,
     "early_stopper": lambda _: EarlyStopper("eval/loss", patience=2),
     "json_lines": lambda _: RunReporter(LINES.append),
     "loss_guard": lambda _: LossGuard(limit=3),
@@ -40,17 +41,15 @@ def run(callback, folder, data):
     """Train, and return what it did and what the callback keeps."""
     LINES.clear()
     memory = Memory()
-    model = torch.nn.Linear(4, 3)
-    torch.nn.init.ones_(model.weight)
-    with trainer(
-        data, model, max_duration="2ep", callbacks=[callback], loggers=[memory], seed=1, eval_dataloader=[rows(4)]
-    ) as made:
+    settings = {"callbacks": [callback], "loggers": [memory], "eval_dataloader": [rows(4)]}
+    with trainer(data, max_duration="2ep", seed=1, **settings) as made:
         made.fit()
-    kinds = [json.loads(line)["kind"] for line in LINES]
-    saved = sorted(path.name for path in folder.rglob("ep*-ba*"))
-    kept = callback.state_dict()
-    values = repr(without_times(memory.metrics))  # NaN is equal to nothing
-    return {"values": values, "kept": without_times(kept), "kinds": kinds, "saved": saved}
+    return {
+        "values": repr(without_times(memory.metrics)),  # NaN is equal to nothing
+        "kept": without_times(callback.state_dict()),
+        "kinds": [json.loads(line)["kind"] for line in LINES],
+        "saved": sorted(path.name for path in folder.rglob("ep*-ba*")),
+    }
 
 
 def without_times(values):

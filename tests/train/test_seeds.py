@@ -39,6 +39,9 @@ def test_two_runs_with_one_seed_are_bit_identical_in_torch_numpy_and_python():
     other, other_drawn = run(4)
     assert not same(_weights(first), _weights(other))
     assert not set(first_drawn) & set(other_drawn)
+    unseeded, drawn = run(None)  # a seed is drawn and recorded
+    again, drawn_again = run(unseeded.state.seed)
+    assert drawn == drawn_again and same(_weights(unseeded), _weights(again))
 
 
 def _weights(made):
@@ -57,13 +60,6 @@ def test_what_is_drawn_between_making_a_trainer_and_fit_does_not_matter():
     assert same(*models)
 
 
-def test_without_a_seed_one_is_drawn_and_recorded_and_repeats_the_run():
-    first, drawn = run(None)
-    assert first.state.seed is not None
-    second, again = run(first.state.seed)
-    assert drawn == again and same(_weights(first), _weights(second))
-
-
 def test_a_drawn_seed_comes_from_no_global_stream():
     seeds = set()
     for _ in range(3):
@@ -76,33 +72,23 @@ def test_the_engine_never_draws_from_the_global_streams():
     """Not with a progress bar, not with names of its own making, not in fit, eval or close."""
     seed_generators(9)
     before = streams()
-    made = trainer(
-        batches(8, 5),
-        max_duration="2ep",
-        seed=9,
-        run_name=None,
-        progress_bar=True,
-        microbatch_size=3,
-        eval_dataloader=batches(3),
-        eval_interval="1ba",
-        loggers=Memory(),
-    )
+    logged = {"run_name": None, "progress_bar": True, "loggers": Memory()}
+    evaluated = {"eval_dataloader": batches(3), "eval_interval": "1ba"}
+    made = trainer(batches(8, 5), max_duration="2ep", seed=9, microbatch_size=3, **logged, **evaluated)
     made.fit()
     made.eval()
     made.close()
     assert streams() == before
 
 
-@pytest.mark.parametrize("seed", [0, 2**63 - 1])
-def test_the_smallest_and_the_largest_seed_work(seed):
-    assert trainer(seed=seed).state.seed == seed
-
-
-@pytest.mark.parametrize("seed", [-1, 2**63, 1.5, "3", True])
-def test_anything_but_a_seed_is_refused(seed):
-    with pytest.raises(ArgumentError) as error:
-        trainer(seed=seed)
-    assert str(error.value) == f"seed has to be an int from 0 to 2**63 - 1 or None, not {seed!r}"
+def test_the_smallest_and_the_largest_seed_work_and_anything_else_is_refused():
+    for seed in (0, 2**63 - 1):
+        assert trainer(seed=seed).state.seed == seed
+    for seed in (-1, 2**63, 1.5, "3", True):
+        with pytest.raises(
+            ArgumentError, match=rf"^seed has to be an int from 0 to 2\*\*63 - 1 or None, not {seed!r}$"
+        ):
+            trainer(seed=seed)
 
 
 def drawn(own, state, count=3):
@@ -131,7 +117,8 @@ def test_all_ranks_draw_the_same_numbers_unless_each_is_to_draw_its_own():
 
 def test_what_is_saved_is_a_tensor_and_a_loaded_one_continues_there():
     own, state = OwnGenerator("noise"), State(seed=5)
-    drawn(own, state)
+    before = own.state_dict()
+    first = drawn(own, state)
     saved = own.state_dict()
     assert [(name, value.dtype) for name, value in saved.items()] == [("generator", torch.uint8)]
     expected = drawn(own, state)
@@ -143,6 +130,9 @@ def test_what_is_saved_is_a_tensor_and_a_loaded_one_continues_there():
 
     own.load_state_dict(saved)
     assert drawn(own, state) == expected
+    own.load_state_dict(before)  # from before the first draw
+    assert own.state_dict() == {}
+    assert drawn(own, state) == first
 
 
 def test_in_another_run_it_begins_again_also_after_the_run_that_a_loaded_one_was_for():
@@ -169,16 +159,10 @@ def test_a_ranks_own_numbers_are_continued_on_that_rank_and_another_one_begins_w
 
 
 class Noisy(Algorithm):
-    """Draws a number at each event."""
-
     def __init__(self):
         self.own = OwnGenerator("noise")
 
-    def match(self, event, state):
-        return True
-
-    def apply(self, event, state, logger):
-        raise NotImplementedError
+    match = apply = None
 
 
 class Noisier(Noisy):
@@ -200,29 +184,14 @@ def test_a_state_that_is_not_a_generators_is_refused_at_once(broken):
     saved = own.state_dict()
     with pytest.raises(ArgumentError, match=r"^the state of noise has an invalid 'generator': "):
         own.load_state_dict({"generator": broken})
+    with pytest.raises(ArgumentError, match=r"^the state of noise has no 'generator', only 'step'$"):
+        own.load_state_dict({"step": 3})
     assert torch.equal(own.state_dict()["generator"], saved["generator"])
 
 
-def test_the_state_of_something_else_is_refused():
-    with pytest.raises(ArgumentError, match=r"^the state of noise has no 'generator', only 'step'$"):
-        OwnGenerator("noise").load_state_dict({"step": 3})
-
-
-def test_without_a_generator_there_is_a_new_one_each_time():
+@pytest.mark.parametrize(("given", "remedy"), [(3, r"None: torch.Generator\(\).manual_seed\(3\)$"), ("cpu", "None$")])
+def test_without_a_generator_there_is_a_new_one_each_time_and_anything_but_a_generator_is_refused(given, remedy):
     drawn = [torch.rand(4, generator=private_unless(None)).tolist() for _ in range(3)]
     assert drawn[0] != drawn[1] != drawn[2]
-
-
-@pytest.mark.parametrize(("given", "remedy"), [(3, r"None: torch.Generator\(\).manual_seed\(3\)$"), ("cpu", "None$")])
-def test_anything_but_a_generator_is_refused(given, remedy):
     with pytest.raises(ArgumentTypeError, match=f"^generator={given!r} .* has to be a torch.Generator or {remedy}"):
         private_unless(given)
-
-
-def test_what_was_saved_before_the_first_draw_begins_again():
-    own, state = OwnGenerator("noise"), State(seed=5)
-    before = own.state_dict()
-    first = drawn(own, state)
-    own.load_state_dict(before)
-    assert own.state_dict() == {}
-    assert drawn(own, state) == first

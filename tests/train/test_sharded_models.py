@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from engine_core import State, Trainer
+from engine_core import State
 from engine_core.trainer.optimizers import check_of_loss
+
+from .parts import batches, trainer
 
 ONLY_PARALLEL = tuple(f"torch.distributed.{name}" for name in ("fsdp", "checkpoint", "elastic", "tensor"))
 
@@ -31,16 +33,6 @@ def test_one_process_imports_nothing_for_several(monkeypatch):
         return original(name, of, *more)
 
     monkeypatch.setattr(builtins, "__import__", noting)
-    model, batch = nn.Linear(2, 1), (torch.ones(4, 2), torch.ones(4, 1))
-    with Trainer(
-        model,
-        [batch],
-        max_duration="1ep",
-        loss_fn=nn.MSELoss(),
-        optimizers=torch.optim.SGD(model.parameters(), lr=0.1),
-        eval_dataloader=[batch],
-        grad_clip_norm=1.0,
-        device="cpu",
-    ) as trainer:
-        trainer.fit()
+    with trainer(eval_dataloader=batches(3), grad_clip_norm=1.0, progress_bar="auto") as made:
+        made.fit()
     assert asked == []

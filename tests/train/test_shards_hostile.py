@@ -48,6 +48,15 @@ def refused(folder, monkeypatch):
     return check
 
 
+OUTSIDE, NO_OFFSET = "a slice outside of it", f"the header of .*{SECOND}' has for 'weight'"
+
+
+def rewrite_state(folder, change):
+    state = json.loads((folder / "state.json").read_text())
+    change(state)
+    (folder / "state.json").write_text(json.dumps(state))
+
+
 def change_second(folder, about=None, **tensors):
     """Write the second file of the model with other tensors, or with something else about where they belong."""
     with safe_open(folder / SECOND, framework="pt") as opened:
@@ -63,18 +72,8 @@ def change_second(folder, about=None, **tensors):
         ([0, 1], None),
         ([0, 0], "slices that overlap: .4, 1. at .0, 0. and .4, 1. at .0, 0."),
         ([0, -1], "a slice outside of it: .4, 1. at .0, -1."),
-        ([0, 2], "a slice outside of it"),
-        ([1, 1], "a slice outside of it"),
-        ([0, 2**63], "a slice outside of it"),
-        ([0, 10**400], "a slice outside of it"),
-        ([0], "a slice outside of it"),
-        ([0, 0, 1], "a slice outside of it"),
-        ([], "a slice outside of it"),
-        ([False, True], f"the header of .*{SECOND}' has for 'weight'"),
-        (["0", "1"], f"the header of .*{SECOND}' has for 'weight'"),
-        ([0, 1.0], f"the header of .*{SECOND}' has for 'weight'"),
-        ([0, [1]], f"the header of .*{SECOND}' has for 'weight'"),
-        (None, f"the header of .*{SECOND}' has for 'weight'"),
+        *((outside, OUTSIDE) for outside in ([0, 2], [1, 1], [0, 2**63], [0, 10**400], [0], [0, 0, 1], [])),
+        *((no, NO_OFFSET) for no in ([False, True], ["0", "1"], [0, 1.0], [0, [1]], None)),
     ],
 )
 def test_an_offset_that_no_piece_has_is_refused(offset, message, folder, refused):
@@ -116,9 +115,7 @@ def test_pieces_that_do_not_make_up_the_tensor_are_refused(tensors, message, fol
 
 
 def test_a_number_that_is_there_twice_is_refused(tmp_path, refused, folder):
-    state = json.loads((folder / "state.json").read_text())
-    state["shapes"]["model"]["count"] = []
-    (folder / "state.json").write_text(json.dumps(state))
+    rewrite_state(folder, lambda state: state["shapes"]["model"].update(count=[]))
     refused("'count' of shape .. is not whole: its 0 slices hold 0 of 1 elements")
     for file in (SECOND, SECOND.replace("2-", "1-", 1)):
         with safe_open(folder / file, framework="pt") as opened:
@@ -133,16 +130,13 @@ def test_a_number_that_is_there_twice_is_refused(tmp_path, refused, folder):
     [None, 7, "4, 2", [4, -2], [True, 8], [4, 2.0], [2**63, 0], [10**400], [1] * 65, {"0": 4}, [4, 3], [2**62, 2]],
 )
 def test_a_shape_that_the_tensor_does_not_have_is_refused(shape, folder, refused):
-    state = json.loads((folder / "state.json").read_text())
-    state["shapes"]["model"]["weight"] = shape
-    (folder / "state.json").write_text(json.dumps(state))
+    rewrite_state(folder, lambda state: state["shapes"]["model"].update(weight=shape))
     refused(r"state\.json' does not say what shapes the tensors of 'model' have|is not whole")
 
 
 @pytest.mark.parametrize("shapes", [None, [], {}, {"model": {}}, {"model": [], "state": {}, "average/model": {}}])
 def test_shapes_that_are_missing_are_refused(shapes, folder, refused):
-    state = json.loads((folder / "state.json").read_text())
-    (folder / "state.json").write_text(json.dumps({**state, "shapes": shapes}))
+    rewrite_state(folder, lambda state: state.update(shapes=shapes))
     refused(r"does not say what shapes|whose shape is not said")
 
 
@@ -153,18 +147,14 @@ def test_a_number_of_shards_that_is_none_is_refused(shards, refused):
 
 def test_the_files_have_to_be_those_of_all_shards_and_no_others(folder, refused, tmp_path):
     refused("does not list the files of a checkpoint", shards=3)
-    files = read_manifest(folder)["files"]
+    files, entry = read_manifest(folder)["files"], {"bytes": 0, "sha256": ""}
     (tmp_path / "secret").write_text("")
     for name in ("../secret", str(tmp_path / "secret"), "average/../../secret", "model-00003-of-00002.safetensors"):
-        entry = {"bytes": 0, "sha256": ""}
-        refused("does not list the files of a checkpoint", files={**files, name: entry}, shards=2)
-        renamed = {name if own == SECOND else own: entry for own, entry in files.items()}
-        refused("does not list the files of a checkpoint", files=renamed, shards=2)
-
-
-def test_a_shard_that_is_missing_is_named(folder, refused):
+        renamed = {name if own == SECOND else own: of for own, of in files.items()}
+        for listed in ({**files, name: entry}, renamed):
+            refused("does not list the files of a checkpoint", files=listed, shards=2)
     (folder / SECOND).unlink()
-    refused(f"{SECOND}' is missing")
+    refused(f"{SECOND}' is missing", files=files, shards=2)
 
 
 @pytest.mark.parametrize(
@@ -191,22 +181,21 @@ def test_an_average_that_is_not_in_its_files_is_refused(average, message, refuse
     ],
 )
 def test_a_state_that_names_another_average_is_refused(average, message, folder):
-    state = json.loads((folder / "state.json").read_text())
-    (folder / "state.json").write_text(json.dumps({**state, "average": average}))
+    rewrite_state(folder, lambda state: state.update(average=average))
     forge(folder)
     with pytest.raises(CheckpointError, match=message):
         read_weights(folder)
 
 
-@pytest.mark.parametrize("make", ["a file", "an empty folder", "a file beside the averages", "a link"])
-def test_what_the_manifest_does_not_name_is_refused(make, folder, refused, tmp_path):
-    if make == "a file":
-        (folder / "payload.pkl").write_bytes(b"")
-    elif make == "an empty folder":
-        (folder / "payload").mkdir()
-    elif make == "a file beside the averages":
-        (folder / "average" / "payload").write_bytes(b"")
-    else:
-        (folder / "average").rename(tmp_path / "elsewhere")
-        (folder / "average").symlink_to(tmp_path / "elsewhere")
+PAYLOADS = {
+    "a file": lambda folder: (folder / "payload.pkl").write_bytes(b""),
+    "an empty folder": lambda folder: (folder / "payload").mkdir(),
+    "a file beside the averages": lambda folder: (folder / "average" / "payload").write_bytes(b""),
+    "a link": lambda folder: (folder / "average").symlink_to((folder / "average").rename(folder.parent / "elsewhere")),
+}
+
+
+@pytest.mark.parametrize("make", PAYLOADS)
+def test_what_the_manifest_does_not_name_is_refused(make, folder, refused):
+    PAYLOADS[make](folder)
     refused("holds '(payload.*|average/payload|average)', which its manifest does not name")

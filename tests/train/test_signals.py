@@ -32,15 +32,12 @@ def handlers():
 @pytest.mark.parametrize("what", ENDS)
 @pytest.mark.parametrize(("number", "error"), SIGNALS)
 def test_the_first_signal_ends_it_after_the_batch_and_all_is_as_before(what, number, error):
-    done = []
-    before = handlers()
-    made = made_with("after_forward" if what == "fit" else "eval_after_forward", lambda _: signal.raise_signal(number))
-    made.state.callbacks.append(at("batch_end" if what == "fit" else "eval_batch_end", lambda _: done.append("batch")))
+    done, before, prefix = [], handlers(), "" if what == "fit" else "eval_"
+    made = made_with(f"{prefix}after_forward", lambda _: signal.raise_signal(number))
+    made.state.callbacks.append(at(f"{prefix}batch_end", lambda _: done.append("batch")))
     with pytest.raises(error) as raised:
         ENDS[what](made)
-    assert type(raised.value) is error
-    assert done == ["batch"]
-    assert handlers() == before
+    assert (type(raised.value), done, handlers()) == (error, ["batch"], before)
     assert (made.state.timestamp.batch, made.state.loop.interrupted_by) == (int(what == "fit"), None)
     assert made.state.model.training and torch.is_grad_enabled()
     if what != "fit":

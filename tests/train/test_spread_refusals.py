@@ -19,22 +19,16 @@ def two(monkeypatch):
     monkeypatch.setenv("RANK", "0")
 
 
-class Compiled(nn.Module):
-    pass
-
-
-Compiled.__name__ = "OptimizedModule"  # as torch.compile returns it; the real one takes seconds to import
+# As torch.compile returns it; the real one takes seconds to import.
+Compiled = type("OptimizedModule", (nn.Module,), {})
+FSDP_SETTINGS = {"parallel": "fsdp"}
 
 
 @pytest.mark.parametrize(
     ("model", "settings", "expected"),
     [
         (nn.DataParallel(nn.Linear(2, 1)), {}, "the model is spread by DataParallel already: give the plain module"),
-        (
-            nn.Sequential(nn.DataParallel(nn.Linear(2, 1))),
-            {"parallel": "fsdp"},
-            "its '0' is spread by DataParallel already",
-        ),
+        (nn.Sequential(nn.DataParallel(nn.Linear(2, 1))), FSDP_SETTINGS, "its '0' is spread by DataParallel already"),
         (Compiled(), {}, r"call model.compile\(\), which compiles in place"),
         (nn.LazyLinear(2), {}, "weight has no shape yet: run the model on one batch"),
         (nn.Linear(2, 1), {"parallel": "fsdp", "precision": "amp_fp16"}, "'amp_fp16' does not work with FSDP"),

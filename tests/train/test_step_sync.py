@@ -103,21 +103,12 @@ LOSSES = {
 
 def run_of(name, microbatch_size, ranks=None):
     """Return weights, the losses logged, and the evaluation of two epochs with uneven batches, one of a single row."""
-    data = batches(8, 5, 1, 3)
+    data, memory, model = batches(8, 5, 1, 3), Memory(), linear()
     if name in ("soft targets", "squares"):
         data = [(inputs, F.one_hot(targets, 3) * 0.8 + 0.1) for inputs, targets in data]
-    memory, model = Memory(), linear()
-    with trainer(
-        data,
-        model,
-        loss_fn=LOSSES[name],
-        optimizers=lambda parameters: torch.optim.SGD(parameters, lr=0.02, momentum=0.9),
-        microbatch_size=microbatch_size,
-        parallel=ranks,
-        loggers=memory,
-        eval_dataloader=data,
-        max_duration="2ep",
-    ) as made:
+    given = {"loss_fn": LOSSES[name], "loggers": memory, "eval_dataloader": data, "max_duration": "2ep"}
+    given["optimizers"] = lambda parameters: torch.optim.SGD(parameters, lr=0.02, momentum=0.9)
+    with trainer(data, model, microbatch_size=microbatch_size, parallel=ranks, **given) as made:
         made.fit()
         return torch.cat([p.detach().flatten() for p in model.parameters()]), memory.metrics, made.state.metrics
 
@@ -150,9 +141,8 @@ def test_a_step_sends_one_message_also_in_microbatches(name, microbatch_size):
     def program(ranks):
         sent = []
         note = at("batch_start", lambda state: sent.append(ranks.sent))
-        with trainer(
-            batches(8, 8, 8, 8), loss_fn=LOSSES[name], parallel=ranks, microbatch_size=microbatch_size, callbacks=note
-        ) as made:
+        settings = {"loss_fn": LOSSES[name], "microbatch_size": microbatch_size, "callbacks": note}
+        with trainer(batches(8, 8, 8, 8), parallel=ranks, **settings) as made:
             made.fit()
         return [after - before for before, after in pairwise(sent[1:])]  # an epoch begins with more
 

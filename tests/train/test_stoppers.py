@@ -1,5 +1,6 @@
 """When training is stopped by an evaluation result, which evaluations count, and that it is so in a resumed run."""
 
+import contextlib
 import logging
 import math
 import signal
@@ -13,12 +14,18 @@ from engine_core.errors import ArgumentError, ArgumentTypeError
 from engine_core.time import Timestamp
 
 from .parts import Memory, at, batches, rows, same, trainer
-from .test_checkpoint_saver import Half
 from .test_resume import all_of, checkpoints, loader
 from .test_resume import run as whole_run
 
 NAN, INF = math.nan, math.inf
 ACCURACY, ERROR = "eval/accuracy", "min:eval/accuracy"
+
+
+class Half:
+    update = reset = lambda *_: None
+
+    def compute(self):
+        return 0.5
 
 
 def finding(values, key=ACCURACY):
@@ -89,35 +96,33 @@ def test_evaluations_that_nobody_scheduled_do_not_count_and_several_fits_are_cou
     assert memory.values("early_stopper/waited/eval/accuracy") == [(1, 0), (2, 1), (3, 0), (4, 1), (5, 2)]
 
 
-def test_a_stopper_of_an_earlier_run_begins_again():
+def test_a_stopper_of_an_earlier_run_begins_again_and_a_fit_after_a_stop_has_as_much_patience_as_the_first():
     stopper = EarlyStopper(ACCURACY, patience=2)
     assert ended_at([0.9, 0.8, 0.8], stopper) == 3
     assert ended_at([0.5, 0.6, 0.7, 0.8], stopper) == 4
+    with made([0.5, 0.4, 0.4, 0.4, 0.4, 0.4], stopper) as run:
+        run.fit()
+        assert run.state.timestamp.batch == 3
+        run.fit()
+        assert (run.state.timestamp.batch, stopper.best) == (5, 0.5)
 
 
 def test_the_reason_for_the_end_is_in_the_log(caplog):
     ended_at([0.5, 0.25, 0.25], EarlyStopper(ACCURACY, patience=2))
     ended_at([NAN], EarlyStopper(ACCURACY, patience=1))
     ended_at([0.25, 0.75], ThresholdStopper(ACCURACY, 0.5))
-    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
-        (
-            logging.WARNING,
-            "EarlyStopper ends training at batch 3: eval/accuracy has not improved on 0.5 for 2 evaluations in a row",
-        ),
-        (
-            logging.WARNING,
-            "EarlyStopper ends training at batch 1: eval/accuracy has not been finite for 1 evaluation in a row",
-        ),
-        (logging.WARNING, "ThresholdStopper ends training at batch 2: eval/accuracy is 0.75 and reaches 0.5"),
+    assert {record.levelno for record in caplog.records} == {logging.WARNING}
+    assert [record.getMessage().partition(" ends training at ")[::2] for record in caplog.records] == [
+        ("EarlyStopper", "batch 3: eval/accuracy has not improved on 0.5 for 2 evaluations in a row"),
+        ("EarlyStopper", "batch 1: eval/accuracy has not been finite for 1 evaluation in a row"),
+        ("ThresholdStopper", "batch 2: eval/accuracy is 0.75 and reaches 0.5"),
     ]
 
 
 @pytest.mark.parametrize("stopper", [EarlyStopper("max:eval/acuracy"), ThresholdStopper("max:eval/acuracy", 1)])
 def test_a_result_that_is_never_measured_is_an_error_at_the_first_evaluation(stopper):
-    with (
-        pytest.raises(ArgumentError, match="no result 'eval/acuracy'; did you mean 'eval/accuracy'"),
-        made([0.5, 0.5], stopper) as run,
-    ):
+    run = made([0.5, 0.5], stopper)
+    with pytest.raises(ArgumentError, match="no result 'eval/acuracy'; did you mean 'eval/accuracy'"), run:
         run.fit()
     assert run.state.timestamp.batch == 1
 
@@ -183,18 +188,19 @@ STOPPERS = {
 @pytest.mark.parametrize("name", STOPPERS)
 def test_it_stops_at_the_same_batch_wherever_the_run_is_resumed(name, tmp_path):
     stopper, interval = STOPPERS[name]
-    settings = {"max_duration": "6ep", "eval_interval": interval}
-    whole, logged = whole_run([stopper(), CheckpointSaver(tmp_path, "1ba", keep_last=None)], **settings)
-    with whole:
-        whole.fit()
+
+    def fitted(callbacks, **settings):
+        run, logged = whole_run(callbacks, max_duration="6ep", eval_interval=interval, **settings)
+        with run:
+            run.fit()
+        return run, run.state.callbacks[2].state_dict(), logged.metrics
+
+    whole, *kept, logged = fitted([stopper(), CheckpointSaver(tmp_path, "1ba", keep_last=None)])
     assert 0 < whole.state.timestamp.batch < 6 * len(loader())
     for path in checkpoints(tmp_path):
-        rest, then = whole_run([stopper()], load_path=path, **{**settings, "seed": None})
-        with rest:
-            rest.fit()
+        rest, *again, then = fitted([stopper()], load_path=path, seed=None)
         assert same(all_of(rest), all_of(whole)), path.name
-        assert rest.state.callbacks[2].state_dict() == whole.state.callbacks[2].state_dict()
-        assert then.metrics == logged.metrics[len(logged.metrics) - len(then.metrics) :], path.name
+        assert (again, then) == (kept, logged[len(logged) - len(then) :]), path.name
 
 
 @pytest.mark.parametrize("values", [[0.5, 0.4, 0.4, 0.4], [0.1, 0.5, 0.4, 0.4, 0.4]])
@@ -203,25 +209,23 @@ def test_an_evaluation_that_a_signal_broke_off_is_counted_once(values, tmp_path)
         if state.timestamp.batch == 2 and state.dataloader_label == "more":
             signal.raise_signal(signal.SIGTERM)
 
-    def after(*callbacks, **settings):
+    def fitted(*callbacks, ends=None, **settings):
         stopper, memory = EarlyStopper(ACCURACY, patience=2), Memory()
         loaders = {"eval": [rows(4)], "more": [rows(4), rows(3)]}
-        return made(values, stopper, *callbacks, eval_dataloader=loaders, loggers=memory, **settings), stopper, memory
+        with (
+            ends or contextlib.nullcontext(),
+            made(values, stopper, *callbacks, eval_dataloader=loaders, loggers=memory, **settings) as run,
+        ):
+            run.fit()
+        return (stopper.state_dict(), run.state.timestamp.batch), memory.metrics
 
-    whole, stopper, logged = after()
-    with whole:
-        whole.fit()
-    saver = {"folder": tmp_path, "interval": "1h"}
-    parted, broken_off, _ = after(at("eval_batch_end", ask), ("checkpoint_saver", saver))
-    with pytest.raises(SystemExit), parted:
-        parted.fit()
-    assert broken_off.state_dict()["counted_at"] == 2
-    rest, resumed, then = after(("checkpoint_saver", saver), autoresume=True)
-    with rest:
-        rest.fit()
-    assert resumed.state_dict() == stopper.state_dict()
-    assert rest.state.timestamp.batch == whole.state.timestamp.batch
-    assert then.metrics == logged.metrics[len(logged.metrics) - len(then.metrics) :]
+    whole, logged = fitted()
+    saver = ("checkpoint_saver", {"folder": tmp_path, "interval": "1h"})
+    (broken_off, _), _ = fitted(at("eval_batch_end", ask), saver, ends=pytest.raises(SystemExit))
+    assert broken_off["counted_at"] == 2
+    rest, then = fitted(saver, autoresume=True)
+    assert rest == whole
+    assert then == logged[len(logged) - len(then) :]
 
 
 @pytest.mark.parametrize(
@@ -240,15 +244,6 @@ def test_a_state_that_no_stopper_has_saved_is_refused_and_changes_nothing(state,
     with pytest.raises((ArgumentError, ArgumentTypeError), match=message):
         stopper.load_state_dict(state)
     assert stopper.state_dict() == own
-
-
-def test_a_fit_after_a_stop_continues_and_has_as_much_patience_as_the_first():
-    stopper = EarlyStopper(ACCURACY, patience=2)
-    with made([0.5, 0.4, 0.4, 0.4, 0.4, 0.4], stopper) as run:
-        run.fit()
-        assert run.state.timestamp.batch == 3
-        run.fit()
-        assert (run.state.timestamp.batch, stopper.best) == (5, 0.5)
 
 
 def test_a_custom_loop_is_stopped_too_and_evaluations_after_it_do_not_count():

@@ -41,7 +41,6 @@ class Stream(IterableDataset):
 
     def __init__(self):
         self.inputs, self.targets = rows(EXAMPLES)
-        self.next = 0
 
     def __iter__(self):
         return Reader(self)
@@ -115,15 +114,8 @@ def run(data, callbacks=(), **settings):
     """Return a trainer, what it logs, and the batches on which it trains."""
     memory, seen = Memory(), []
     noting = at("after_dataloader", lambda state: seen.append(state.batch[1].clone()))
-    given = {
-        "max_duration": f"{EPOCHS}ep",
-        "algorithms": [Noise()],
-        "callbacks": [noting, *callbacks],
-        "loggers": memory,
-        "seed": 4,
-        **settings,
-    }
-    return trainer(data, net(dropout=0.3), **given), memory, seen
+    given = {"max_duration": f"{EPOCHS}ep", "algorithms": [Noise()], "loggers": memory, "seed": 4, **settings}
+    return trainer(data, net(dropout=0.3), callbacks=[noting, *callbacks], **given), memory, seen
 
 
 def fitted(data, callbacks=(), **settings):
@@ -176,17 +168,14 @@ def test_a_fit_continues_in_the_next_epoch_after_one_that_ended_with_the_last_ba
     assert ends_alike([*all_of(made), memory.metrics, seen], whole)
 
 
-def test_what_was_taken_is_not_read_again(tmp_path):
-    fitted(loader(), savers(tmp_path))
+def test_what_was_taken_is_not_read_again_and_what_workers_have_read_ahead_is_not_counted(tmp_path):
+    fitted(loader(), savers(tmp_path / "one"))
     data = loader()
-    fitted(data, load_path=tmp_path / "1ba" / "ep2-ba10", seed=None)
+    fitted(data, load_path=tmp_path / "one" / "1ba" / "ep2-ba10", seed=None)
     assert sum(data.dataset.reads.values()) == EXAMPLES - 2 * BATCH
-
-
-def test_what_workers_have_read_ahead_is_not_counted(tmp_path):
-    fitted(loader("in order", "2 workers", prefetch_factor=2), savers(tmp_path))
-    data = loader("in order", "2 workers", prefetch_factor=2)
-    *_, seen = fitted(data, load_path=tmp_path / "1ba" / "ep2-ba9", seed=None)
+    data, again = (loader("in order", "2 workers", prefetch_factor=2) for _ in range(2))
+    fitted(data, savers(tmp_path))
+    *_, seen = fitted(again, load_path=tmp_path / "1ba" / "ep2-ba9", seed=None)
     assert same(torch.cat(seen), rows(EXAMPLES)[1][BATCH:])
 
 

@@ -25,6 +25,9 @@ def in_train_mode(model):
 def test_a_model_in_eval_mode_is_put_into_train_mode_with_a_warning():
     model = net().eval()
     with trainer(batches(6, 6), model) as made:
+        with pytest.raises(UserWarning, match="came in eval mode"):  # an error leaves the modes
+            made.fit()
+        assert in_train_mode(model) == []
         (message,) = told(made.fit)
     assert "fit() has put 6 modules of it into train mode" in message
     assert in_train_mode(model) == ["", "0", "1", "2", "3", "4"]
@@ -52,29 +55,20 @@ def test_each_fit_looks_again_and_a_model_in_train_mode_is_left_alone():
 
 
 def test_what_fit_end_does_to_the_model_says_nothing_about_the_next_fit(tmp_path):
-    def made(length, modes):
-        callbacks = [
-            at("fit_end", lambda state: state.model.eval()),
-            at("batch_end", lambda state: modes.append(state.model.training)),
-            CheckpointSaver(tmp_path, "1ep"),
-        ]
+    def made(length):
+        infer = at("fit_end", lambda state: state.model.eval())
+        note = at("batch_end", lambda state: modes.append(state.model.training))
+        callbacks = [infer, note, CheckpointSaver(tmp_path, "1ep")]
         return trainer(batches(6, 6), net(), max_duration=length, callbacks=callbacks, autoresume=True)
 
     modes = []
-    with made("2ep", modes) as first:
+    with made("2ep") as first:
         first.fit("1ep")
         with pytest.warns(UserWarning, match="came in eval mode"):
             first.fit()
-    with made("3ep", modes) as second, pytest.warns(UserWarning, match="came in eval mode"):
+    with made("3ep") as second, pytest.warns(UserWarning, match="came in eval mode"):
         second.fit()
     assert modes == [True] * 6
-
-
-def test_a_warning_that_is_an_error_leaves_the_modes():
-    model = net().eval()
-    with trainer(batches(6, 6), model) as made, pytest.raises(UserWarning, match="came in eval mode"):
-        made.fit()
-    assert in_train_mode(model) == []
 
 
 def test_that_batchnorm_sees_microbatches_is_told_once():

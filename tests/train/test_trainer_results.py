@@ -7,7 +7,7 @@ from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from .parts import at, batches, rows, trainer
 
 DEV = [rows(8, 7)]
-VALUES = [3.0, 1.0, 2.0, 0.5]
+VALUES = [3.0, 1.0, 2.0, 0.5, 4.0]
 
 
 class Scripted:
@@ -36,23 +36,21 @@ def best(trainer):
     return trainer.results["dev/error"]
 
 
-def test_each_evaluation_of_the_run_counts():
+def result(last, value, epoch):
+    return {"last": last, "best": {"value": value, "step": 2 * epoch, "epoch": epoch}}
+
+
+def test_each_evaluation_of_the_run_counts_and_none_on_another_loader_under_the_same_label():
     with made() as run:
         assert run.results == {}
         run.fit("2ep")
-        assert best(run) == {"last": 1.0, "best": {"value": 1.0, "step": 4, "epoch": 2}}
-        run.fit("1ep")
-        assert best(run) == {"last": 2.0, "best": {"value": 1.0, "step": 4, "epoch": 2}}
-
-
-def test_another_loader_under_the_same_label_does_not_count():
-    with made() as run:
-        run.fit("1ep")
-        before = run.results
+        assert best(run) == result(1.0, 1.0, 2)
         run.eval({"dev": [rows(8, 9)]})
-        assert run.results == before
+        assert best(run) == result(1.0, 1.0, 2)
+        run.fit("1ep")
+        assert best(run) == result(0.5, 0.5, 3)
         run.eval()
-        assert best(run)["last"] == 2.0
+        assert best(run)["last"] == 4.0
 
 
 def test_an_evaluation_that_fails_counts_for_nothing():
@@ -72,8 +70,8 @@ def test_a_resumed_run_goes_on_with_the_best_of_before(tmp_path):
     with made(callbacks=CheckpointSaver(tmp_path)) as run:
         run.fit("2ep")
     with made(begun=2, callbacks=CheckpointSaver(tmp_path), autoresume=True) as run:
-        assert best(run) == {"last": 1.0, "best": {"value": 1.0, "step": 4, "epoch": 2}}
+        assert best(run) == result(1.0, 1.0, 2)
         run.fit("1ep")
-        assert best(run) == {"last": 2.0, "best": {"value": 1.0, "step": 4, "epoch": 2}}
+        assert best(run) == result(2.0, 1.0, 2)
         run.fit()
-        assert best(run) == {"last": 0.5, "best": {"value": 0.5, "step": 8, "epoch": 4}}
+        assert best(run) == result(0.5, 0.5, 4)

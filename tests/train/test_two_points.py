@@ -5,14 +5,14 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from engine_core import Algorithm, AlgorithmMetadata, Event, load_model
+from engine_core import Event, load_model
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.config import Config
 from engine_core.errors import CheckpointWarning
 from engine_core.run import train
 from engine_core_author import ThreadRanks
 
-from .parts import at, batches, linear, same, trainer
+from .parts import acting, at, batches, linear, same, trainer
 
 RATE, PULL = 0.3, 0.9
 DATA = batches(8, 6, 8, 5)
@@ -57,9 +57,9 @@ class TwoPoints(torch.optim.SGD):
                 z.sub_(p.grad, alpha=group["lr"])
 
 
-def points(count, model=None):
+def points(count):
     """Return the points of training and for evaluation after each batch, by a loop that never goes back from one."""
-    model, trained, evaluated = model or linear(), [], []
+    model, trained, evaluated = linear(), [], []
     optimizer = TwoPoints(model.parameters())
     optimizer.train()
     for number in range(count):
@@ -71,10 +71,15 @@ def points(count, model=None):
         optimizer.eval()
         evaluated.append(weights(model))
         optimizer.train()
-        with torch.no_grad():
-            for parameter, value in zip(model.parameters(), trained[-1], strict=True):
-                parameter.copy_(value)
+        put(model, trained[-1])
     return trained, evaluated
+
+
+@torch.no_grad()
+def put(model, point):
+    for parameter, value in zip(model.parameters(), point, strict=True):
+        parameter.copy_(value)
+    return model
 
 
 def weights(model):
@@ -89,12 +94,10 @@ def equal(one, other):
     return all(same(a, b) for a, b in zip(one, other, strict=True))
 
 
+@torch.no_grad()
 def loss_at(point):
-    model = linear()
-    with torch.no_grad():
-        for parameter, value in zip(model.parameters(), point, strict=True):
-            parameter.copy_(value)
-        sums = [nn.functional.cross_entropy(model(x), y, reduction="sum").item() for x, y in DATA[:2]]
+    model = put(linear(), point)
+    sums = [nn.functional.cross_entropy(model(x), y, reduction="sum").item() for x, y in DATA[:2]]
     return sum(sums) / 14
 
 
@@ -152,11 +155,8 @@ def test_predictions_are_made_at_the_point_for_evaluation_and_a_rollback_goes_to
 
     made = with_two_points(callbacks=at("batch_checkpoint", back))
     made.fit("5ba")
-    outputs, inferred, evaluated = made.predict(DATA), linear(), points(5)[1][-1]
-    with torch.no_grad():
-        for parameter, value in zip(inferred.parameters(), evaluated, strict=True):
-            parameter.copy_(value)
-        assert same(next(outputs), inferred(DATA[0][0]))
+    outputs, inferred = made.predict(DATA), put(linear(), points(5)[1][-1])
+    assert same(next(outputs), inferred(DATA[0][0]))
     outputs.close()  # before its end
     made.fit()
     assert equal(seen[0], points(6)[0][-1])
@@ -174,38 +174,30 @@ def test_weights_alone_are_loaded_at_the_point_for_evaluation(tmp_path):
     assert same(other.state.model.weight.detach(), evaluated[0])
 
 
-class Zeros(Algorithm):
-    """Has zeros evaluated, as an average of weights would be."""
+def zeros():
+    """Return an algorithm that has zeros evaluated, as an average of weights would be."""
+    own, average = [], {"weight": torch.zeros(3, 4), "bias": torch.zeros(3)}
 
-    metadata = AlgorithmMetadata(events=(Event.EVAL_START, Event.EVAL_END), writes=("model",))
-    own = None
-
-    def match(self, event, state):
-        return event is Event.EVAL_START or self.own is not None
-
-    def apply(self, event, state, logger):
+    def swap(event, state):
         if event is Event.EVAL_START:
-            self.own = {name: weight.clone() for name, weight in state.model.state_dict().items()}
-        state.model.load_state_dict(self.averaged_state_dict() if event is Event.EVAL_START else self.own)
-        self.own = self.own if event is Event.EVAL_START else None
+            own.append({name: weight.clone() for name, weight in state.model.state_dict().items()})
+        state.model.load_state_dict(average if event is Event.EVAL_START else own.pop())
 
-    def averaged_state_dict(self):
-        return {"weight": torch.zeros(3, 4), "bias": torch.zeros(3)}
-
-    def state_dict(self):
-        return {"average": self.averaged_state_dict()}
+    made = acting(swap, Event.EVAL_START, Event.EVAL_END, writes=("model",))
+    made.averaged_state_dict, made.state_dict = lambda: average, lambda: {"average": average}
+    return made
 
 
 def test_an_average_has_the_last_word_and_trained_weights_are_at_the_point_for_evaluation(tmp_path):
     seen = []
     note = at("eval_batch_start", lambda state: seen.append(weights(state.model)))
-    made = with_two_points(algorithms=Zeros(), callbacks=[note, CheckpointSaver(tmp_path)], eval_interval="1ba")
+    made = with_two_points(algorithms=zeros(), callbacks=[note, CheckpointSaver(tmp_path)], eval_interval="1ba")
     made.fit()
     trained, evaluated = points(8)
-    zeros = [torch.zeros(3, 4), torch.zeros(3)]
-    assert len(seen) == 16 and all(equal(at_start, zeros) for at_start in seen)
+    nought = [torch.zeros(3, 4), torch.zeros(3)]
+    assert len(seen) == 16 and all(equal(at_start, nought) for at_start in seen)
     assert equal(weights(made.state.model), trained[-1])
-    assert equal(weights(load_model(tmp_path, linear())), zeros)
+    assert equal(weights(load_model(tmp_path, linear())), nought)
     assert equal(weights(load_model(tmp_path, linear(), weights="trained")), evaluated[-1])
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from engine_core import Batches, ModelLoss, Objective
 from engine_core.errors import UnreadItemWarning
 
-from .parts import Memory, acting, at, linear, rows, trainer
+from .parts import Memory, acting, at, rows, trainer
 
 THREE = [(*rows(8), torch.ones(8)), (*rows(8, 2), torch.ones(8))]
 
@@ -22,41 +22,29 @@ def told(data=THREE, **settings):
     return [str(each.message) for each in found if each.category is UnreadItemWarning]
 
 
-def reads(weight_key):
+def reads(weight_key, **more):
     """Return an algorithm that reads an item which a setting names."""
     algorithm = acting(lambda event, state: state.batch_get_item(weight_key), "after_dataloader")
-    algorithm._weight_key = weight_key
+    vars(algorithm).update(_weight_key=weight_key, **more)
     return algorithm
 
 
-def passive(*events):
-    return acting(lambda event, state: None, *events)
-
-
-def averages():
-    algorithm = passive("batch_end", "eval_start", "eval_end")
-    algorithm.averaged_state_dict = lambda: None
+def passive(*events, **more):
+    algorithm = acting(lambda event, state: None, *events)
+    vars(algorithm).update(more)
     return algorithm
 
 
-def given():
-    """Return one that calls a function, which may read anything."""
-    algorithm = reads(0)
-    algorithm.score = len
-    return algorithm
+AVERAGES = passive("batch_end", "eval_start", "eval_end", averaged_state_dict=lambda: None)
 
 
 class Own(Objective):
     """Might read anything."""
 
 
-class WholeBatch(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.net = linear()
-
+class WholeBatch(nn.Linear):
     def forward(self, batch):
-        return self.net(batch[0])
+        return super().forward(batch[0])
 
     def loss(self, outputs, batch):
         return (nn.functional.cross_entropy(outputs, batch[1], reduction="none") * batch[2]).mean()
@@ -78,7 +66,7 @@ def test_one_warning_names_the_item_and_what_to_write():
 @pytest.mark.parametrize(
     "settings",
     [
-        {"algorithms": [reads(0), passive("init"), averages()]},  # the last two can't read it
+        {"algorithms": [reads(0), passive("init"), AVERAGES]},  # the last two can't read it
         {"callbacks": ["loss_guard", at("fit_start", lambda state: None)]},
         {"loggers": [Memory()], "microbatch_size": 4, "metrics": {}, "eval_dataloader": [rows(4)]},
         {"loss_fn": None, "objective": Objective(nn.CrossEntropyLoss(), inputs=(0,), targets=1)},
@@ -94,11 +82,11 @@ def test_what_can_not_read_it_leaves_the_warning(settings):
     [
         *({"algorithms": [reads(key)]} for key in (2, -1, (lambda batch: batch[2], lambda batch, value: batch))),
         {"algorithms": [passive("after_dataloader")]},
-        {"algorithms": [given()]},
+        {"algorithms": [reads(0, score=len)]},  # it calls a function, which may read anything
         *({"callbacks": [at(event, lambda state: None)]} for event in ("batch_end", "epoch_end")),
         {"loss_fn": None, "objective": Own(nn.CrossEntropyLoss())},
         {"loss_fn": None, "objective": Objective(loss_of_both, targets=(1, 2))},
-        {"loss_fn": None, "model": WholeBatch()},
+        {"loss_fn": None, "model": WholeBatch(4, 3)},
         *({"batches": Batches(**given)} for given in ({"tokens": len}, {"shared": (2,)})),
         *({"data": [(*rows(8), *more)]} for more in ((), ("a name",), (["a", "name"] * 4,))),
     ],
@@ -108,9 +96,9 @@ def test_where_something_may_read_it_there_is_none(settings):
 
 
 def test_a_model_that_computes_its_loss_may_read_it():
-    class LossInForward(WholeBatch):
+    class LossInForward(nn.Linear):
         def forward(self, inputs):
-            return self.net(inputs).square().mean(), inputs
+            return super().forward(inputs).square().mean(), inputs
 
     objective = ModelLoss(0, 1, targets=1, inputs=(0,))
-    assert told(model=LossInForward(), loss_fn=None, objective=objective) == []
+    assert told(model=LossInForward(4, 3), loss_fn=None, objective=objective) == []

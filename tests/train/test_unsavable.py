@@ -89,15 +89,12 @@ def test_what_cannot_be_saved_is_refused_when_the_fit_starts_with_its_path(path,
     assert not (tmp_path / "saved").exists()
 
 
-def test_what_becomes_unsavable_later_ends_the_run_if_on_error_is_stop(tmp_path):
+def test_what_becomes_unsavable_later_ends_the_run_if_on_error_is_stop_and_is_a_warning_else(tmp_path):
     keeper = KeepingCallback(object(), start=1)
-    made = trainer(callbacks=[keeper, CheckpointSaver(tmp_path, "1ba", on_error="stop")])
+    made = trainer(callbacks=[keeper, CheckpointSaver(tmp_path / "stops", "1ba", on_error="stop")])
     with made, pytest.raises(CheckpointError, match=r"no checkpoint .*'listeners\.KeepingCallback\.hook' is a"):
         made.fit()
     assert made.state.timestamp.batch == 1
-
-
-def test_what_becomes_unsavable_later_is_a_warning_else(tmp_path):
     saver = CheckpointSaver(tmp_path, "1ba")
     made = trainer(callbacks=[KeepingCallback(object(), start=2), saver])
     with pytest.warns(CheckpointWarning, match=r"hook' is a builtins\.object|2 checkpoints could not"), made:

@@ -24,21 +24,21 @@ class Case:
     dependencies: tuple[str, ...] = ()
 
     @property
-    def bare(self) -> str:
+    def bare(self):
         return self.name.replace("-", "_")
 
     @property
-    def plugin(self) -> Plugin:
+    def plugin(self):
         return Plugin(self.name, self.text, "0.3", {"algorithms": {self.bare: "Bad"}}, self.dependencies)
 
     @property
-    def reason(self) -> str:
+    def reason(self):
         disable = f"ENGINE_CORE_DISABLE_PLUGINS={self.name}:{self.bare}"
         text = self.because.replace("<fix>", f"fix or uninstall {self.name}, or disable it with {disable}")
         return text.replace("<file>", f"<site>/{self.bare}.py").replace("<name>", self.name)
 
     @property
-    def problems(self) -> list[str]:
+    def problems(self):
         return [problem for problem in (self.doubt, self.reason) if problem]
 
 

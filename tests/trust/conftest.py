@@ -11,10 +11,9 @@ import shutil
 import subprocess
 import sys
 import venv
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -72,34 +71,34 @@ class Environment:
     environ: dict[str, str] = field(default_factory=dict)
     work: Path = field(init=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         self.move_to("work")
 
-    def move_to(self, folder: str) -> None:
+    def move_to(self, folder):
         """Continue in a folder with a project to train, a new one if there is none."""
         object.__setattr__(self, "work", self.home / folder)
         self.work.mkdir(exist_ok=True)
         (self.work / "project.py").write_text(PROJECT)
 
-    def beside(self, folder: str) -> Environment:
+    def beside(self, folder):
         """Return the same environment in another folder, for what runs at the same time."""
         other = copy.copy(self)
         other.move_to(folder)
         return other
 
     @property
-    def python(self) -> Path:
+    def python(self):
         return self.home / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
     @property
-    def site(self) -> Path:
+    def site(self):
         return site_packages(self.home)
 
-    def install(self, *plugins: Plugin) -> None:
+    def install(self, *plugins):
         """Install plugins from their wheels, as pip would, in less time."""
         run(*uv_install(self.python), "--no-deps", "--reinstall", *map(str, map(self.wheels, plugins)))
 
-    def pip(self, *arguments: str, **more: str) -> str:
+    def pip(self, *arguments, **more):
         """Run our pip on this environment, without what tox says about ours, and with more in its own."""
         environ = {key: value for key, value in os.environ.items() if not key.startswith("PIP_")} | more
         command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(self.python), *arguments]
@@ -107,29 +106,29 @@ class Environment:
         assert done.returncode == 0, f"{arguments}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, *arguments):
         """Start engine-core in the project's folder."""
         return start(self.python, "-m", "engine_core", *arguments, cwd=self.work)
 
-    def engine_core(self, *arguments: str) -> Done:
+    def engine_core(self, *arguments):
         """Run engine-core in the project's folder."""
         process = self.start(*arguments)
         stdout, stderr = process.communicate(timeout=600)
         return Done(process.returncode, self.readable(stdout), self.readable(stderr))
 
-    def readable(self, text: str) -> str:
+    def readable(self, text):
         """Return a text without what differs from place to place and from time to time."""
         for place, name in ((self.site, "<site>"), (self.base, "<base>"), (self.home, "<home>")):
             text = text.replace(str(place), name)
         return re.sub(r"\b\d+\.\d\d s\b", "# s", text)
 
-    def train(self, *algorithms: str, more: str = "") -> Done:
+    def train(self, *algorithms, more=""):
         """Train with a config that names these algorithms; nothing is left of an earlier run."""
         shutil.rmtree(self.work / "runs", ignore_errors=True)
         self.configure(*algorithms, more=more)
         return self.engine_core("train", "run.yaml")
 
-    def train_each(self, **runs: Run) -> dict[str, tuple[Done, bool]]:
+    def train_each(self, **runs):
         """Make runs, each in a folder of its name; return what each came to, and whether it has trained."""
         places = {name: self.beside(name) for name in runs}
         for name, place in places.items():
@@ -142,21 +141,21 @@ class Environment:
             for name, place in places.items()
         }
 
-    def left(self, code: int) -> Done:
+    def left(self, code):
         """Return what a run that ended with a code left in the project's folder."""
         return Done(code, *(self.readable((self.work / name).read_text()) for name in ("stdout", "stderr")))
 
-    def configure(self, *algorithms: str, more: str = "") -> None:
+    def configure(self, *algorithms, more=""):
         """Write the config."""
         (self.work / "run.yaml").write_text(f"{CONFIG}algorithms: {json.dumps(algorithms)}\n{more}")
 
-    def has_trained(self) -> bool:
+    def has_trained(self):
         """Is there a finished run? There is nothing at all otherwise."""
         runs = [path.name for path in self.work.glob("runs/*")]
         assert runs in ([], ["first"])
         return (self.work / "runs" / "first" / "results.json").exists() if runs else False
 
-    def about(self, done: Done, *names: str) -> list[str]:
+    def about(self, done, *names):
         """Return the rows of a table on these plugins, each with the lines below it, columns one space apart."""
         shown, found = False, []
         for line in done.stdout.splitlines():
@@ -166,7 +165,7 @@ class Environment:
                 found.append(" ".join(line.split()))
         return found
 
-    def records(self, done: Done, *names: str) -> list[dict[str, Any]]:
+    def records(self, done, *names):
         """Return the records on these plugins, without the seconds."""
         found = [record for record in json.loads(done.stdout) if record["name"] in names]
         for record in found:
@@ -175,7 +174,7 @@ class Environment:
         return found
 
 
-def start(python: Path, *arguments: str, cwd: Path) -> subprocess.Popen[str]:
+def start(python, *arguments, cwd):
     """Start a Python in a neutral shell."""
     # Where no bytecode may be written, torch takes ten seconds to be imported; a color changes what is compared.
     ours = ("PYTHON", "ENGINE_CORE_", "FORCE_COLOR", "COLUMNS")
@@ -186,19 +185,19 @@ def start(python: Path, *arguments: str, cwd: Path) -> subprocess.Popen[str]:
     )
 
 
-def site_packages(home: Path) -> Path:
+def site_packages(home):
     (site,) = home.glob("Lib/site-packages" if os.name == "nt" else "lib/python*/site-packages")
     return site
 
 
 @pytest.fixture(scope="session")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def base(tmp_path_factory):
     """Return the packages of the core and the doctor."""
     return site_packages(CORE_ENVIRONMENT(tmp_path_factory.getbasetemp()))
 
 
 @pytest.fixture(scope="session")
-def trainer(base: Path) -> Iterator[subprocess.Popen[str]]:
+def trainer(base):
     """Start what makes the runs of all environments."""
     home = base.parents[1 if os.name == "nt" else 2]
     with start(home / ("Scripts/python.exe" if os.name == "nt" else "bin/python"), "-c", WARM, cwd=home) as process:
@@ -206,23 +205,23 @@ def trainer(base: Path) -> Iterator[subprocess.Popen[str]]:
         process.stdin.close()
 
 
-def uv_install(python: Path) -> tuple[str, ...]:
+def uv_install(python):
     """Return the beginning of a command that installs into the environment of a Python."""
     return (sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", str(python))
 
 
-def run(*command: str) -> None:
+def run(*command):
     """Run a command where the pins lie, and show what it prints if it fails."""
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
 
 
 @pytest.fixture(scope="session")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> Wheels:
+def wheels(tmp_path_factory):
     """Return `wheels(plugin)`, which builds a wheel once."""
-    built: list[tuple[Plugin, Path]] = []
+    built = []
 
-    def wheels(plugin: Plugin) -> Path:
+    def wheels(plugin):
         for known, wheel in built:
             if known == plugin:
                 return wheel
@@ -234,13 +233,11 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Wheels:
 
 
 @pytest.fixture(scope="session")
-def make_environment(
-    base: Path, wheels: Wheels, trainer: subprocess.Popen[str], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[Sequence[Plugin]], Environment]]:
+def make_environment(base, wheels, trainer, tmp_path_factory):
     """Return `make_environment(plugins)`."""
-    made: list[Environment] = []
+    made = []
 
-    def make(plugins: Sequence[Plugin], beside: Path = base) -> Environment:
+    def make(plugins, beside=base):
         home = tmp_path_factory.mktemp("environment")
         venv.create(home)
         (site_packages(home) / "base.pth").write_text(f"import site; site.addsitedir({str(beside)!r})\n")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import textwrap
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import hatchling.build as backend
 
@@ -39,10 +38,10 @@ class Plugin:
     dependencies: tuple[str, ...] = ()
 
     @property
-    def module(self) -> str:
+    def module(self):
         return self.name.replace("-", "_")
 
-    def write(self, folder: Path) -> Path:
+    def write(self, folder):
         """Write the source tree."""
         folder.mkdir(parents=True)
         groups = [
@@ -61,7 +60,7 @@ class Plugin:
         (folder / f"{self.module}.py").write_text(textwrap.dedent(self.text))
         return folder
 
-    def build(self, folder: Path) -> Path:
+    def build(self, folder):
         """Build the wheel."""
         with contextlib.chdir(self.write(folder)):
             return folder / "dist" / backend.build_wheel("dist")
@@ -82,7 +81,7 @@ class {name}(Algorithm):
 """
 
 
-def algorithm(name: str, metadata: str = 'events=("batch_end",)') -> str:
+def algorithm(name, metadata='events=("batch_end",)'):
     """Return the text of a module with an algorithm that does nothing."""
     return ALGORITHM.format(name=name, metadata=metadata)
 

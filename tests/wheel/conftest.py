@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tarfile
 from dataclasses import dataclass
-from email.message import Message
 from email.parser import Parser
 from pathlib import Path
 from zipfile import ZipFile
@@ -33,7 +32,7 @@ class Project:
     wheel_from_tree: Path
 
     @property
-    def metadata(self) -> Message:
+    def metadata(self):
         with ZipFile(self.wheel) as archive:
             (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
             return Parser().parsestr(archive.read(name).decode())
@@ -45,19 +44,19 @@ class Environment:
 
     home: Path
 
-    def program(self, name: str) -> Path:
+    def program(self, name):
         return self.home / ("Scripts" if os.name == "nt" else "bin") / name
 
-    def run(self, program: str, *arguments: str, code: int = 0) -> str:
+    def run(self, program, *arguments, code=0):
         return run(str(self.program(program)), *arguments, cwd=self.home, code=code)
 
-    def install(self, *requirements: str) -> None:
+    def install(self, *requirements):
         """Install with the pins that tox sets, the CPU build of torch among them; they are relative to the root."""
         uv = (sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", str(self.program("python")))
         run(*uv, *requirements, cwd=ROOT)
 
 
-def run(*command: str, cwd: Path, code: int = 0) -> str:
+def run(*command, cwd, code=0):
     """Run a command that exits with a code, show what it prints if it does not, and return its standard output.
 
     Of a command that fails, what it prints to standard error is returned.
@@ -68,7 +67,7 @@ def run(*command: str, cwd: Path, code: int = 0) -> str:
     return done.stderr if code else done.stdout
 
 
-def build(folder: Path, package: str, out: Path, *, isolated: bool = False) -> Project:
+def build(folder, package, out, *, isolated=False):
     """Build the sdist, the wheel from the sdist, and the wheel straight from the tree."""
     if isolated:
         run(sys.executable, "-m", "build", str(folder), "--outdir", str(out), "--installer", "uv", cwd=ROOT)
@@ -83,7 +82,7 @@ def build(folder: Path, package: str, out: Path, *, isolated: bool = False) -> P
     return Project(folder, folder / package, wheel, sdist, wheel_from_tree)
 
 
-def built_in(folder: Path, hook: str, out: Path) -> Path:
+def built_in(folder, hook, out):
     """Call a hook of the build backend in a folder, as `build --no-isolation` does in a process of its own."""
     out.mkdir(exist_ok=True)
     with contextlib.chdir(folder):
@@ -91,12 +90,12 @@ def built_in(folder: Path, hook: str, out: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def core(tmp_path_factory: pytest.TempPathFactory) -> Project:
+def core(tmp_path_factory):
     return build(ROOT, "engine_core", tmp_path_factory.mktemp("core"), isolated=True)
 
 
 @pytest.fixture(scope="session")
-def plugins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Project]:
+def plugins(tmp_path_factory):
     """Each part and plugin by its name, built with what is installed here, as all require it: see test_metadata."""
     return {
         name: build(ROOT / "plugins" / name, f"src/{name.replace('-', '_')}", tmp_path_factory.mktemp(name))
@@ -105,6 +104,6 @@ def plugins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Project]:
 
 
 @pytest.fixture(params=["engine-core", *PARTS, *PLUGINS])
-def project(request: pytest.FixtureRequest, core: Project, plugins: dict[str, Project]) -> Project:
+def project(request, core, plugins):
     """One distribution after the other."""
     return plugins.get(request.param, core)

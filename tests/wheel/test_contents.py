@@ -1,22 +1,18 @@
 """What is in the wheels and sdists."""
 
-from __future__ import annotations
-
 import re
 import tarfile
 from pathlib import Path
 from zipfile import ZipFile
 
-from .conftest import Project
 
-
-def files_of(package: Path) -> set[str]:
+def files_of(package):
     """Return the files of a package, less the caches that tools leave in it."""
     files = (file.relative_to(package.parent) for file in package.rglob("*") if file.is_file())
     return {file.as_posix() for file in files if not re.search(r"(^|/)(__pycache__|\.\w+_cache)/", file.as_posix())}
 
 
-def test_a_wheel_holds_its_package_and_nothing_else(project: Project) -> None:
+def test_a_wheel_holds_its_package_and_nothing_else(project):
     names = set(ZipFile(project.wheel).namelist())
     information = {name for name in names if ".dist-info/" in name}
 
@@ -25,7 +21,7 @@ def test_a_wheel_holds_its_package_and_nothing_else(project: Project) -> None:
     assert {Path(name).name for name in information} >= {"METADATA", "entry_points.txt", "LICENSE"}
 
 
-def test_an_sdist_holds_what_its_wheel_is_built_from_and_nothing_else(project: Project) -> None:
+def test_an_sdist_holds_what_its_wheel_is_built_from_and_nothing_else(project):
     with tarfile.open(project.sdist) as archive:
         names = {Path(member.name).relative_to(project.sdist.name.removesuffix(".tar.gz")) for member in archive}
     beside = {name.as_posix() for name in names if len(name.parts) == 1}
@@ -35,12 +31,12 @@ def test_an_sdist_holds_what_its_wheel_is_built_from_and_nothing_else(project: P
     assert {name for name in names if len(name.parts) > 1} == inside
 
 
-def test_the_wheel_from_the_sdist_is_the_wheel_from_the_tree(project: Project) -> None:
+def test_the_wheel_from_the_sdist_is_the_wheel_from_the_tree(project):
     assert project.wheel.name == project.wheel_from_tree.name
     assert project.wheel.read_bytes() == project.wheel_from_tree.read_bytes()
 
 
-def test_wheel_and_sdist_hold_the_page_of_a_report_and_what_draws_it(plugins: dict[str, Project]) -> None:
+def test_wheel_and_sdist_hold_the_page_of_a_report_and_what_draws_it(plugins):
     project = plugins["engine-core-report"]
     drawn = ["template.html", "content.html", "report.css", "report.js", "follow.js"]
     files = [*map(project.package.joinpath, drawn), *(project.package / "vendor").iterdir()]

@@ -1,14 +1,11 @@
 """What the installed wheels can do, in one environment that gets more and more of them."""
 
-from __future__ import annotations
-
 import json
 import venv
-from typing import Any
 
 import pytest
 
-from .conftest import AUTHOR, PARTS, PLUGINS, Environment, Project
+from .conftest import AUTHOR, PARTS, PLUGINS, Environment
 
 OURS = ["engine-core", *PARTS, *PLUGINS]
 EVERY_MODULE = """
@@ -33,27 +30,26 @@ TRAIN = "import sys; sys.stderr = sys.stdout; from engine_core.cli import main; 
 PYTEST_PLUGINS = ("-m", "pytest", "--version", "--version")
 
 
-def listed(environment: Environment) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(environment.run("engine-core", "plugins", "list", "--json"))
-    return found
+def listed(environment):
+    return json.loads(environment.run("engine-core", "plugins", "list", "--json"))
 
 
 @pytest.fixture(scope="session")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+def environment(tmp_path_factory):
     home = tmp_path_factory.mktemp("installed")
     venv.create(home)
     return Environment(home)
 
 
 @pytest.fixture(scope="session")
-def bare(environment: Environment, core: Project) -> dict[str, Any]:
+def bare(environment, core):
     """What the core says alone, without extras."""
     environment.install(str(core.wheel))
     return {"modules": environment.run("python", "-c", EVERY_MODULE).split(), "listed": listed(environment)}
 
 
 @pytest.fixture(scope="session")
-def lean(environment: Environment, core: Project, plugins: dict[str, Project], bare: dict[str, Any]) -> dict[str, Any]:
+def lean(environment, core, plugins, bare):
     """What it says with what one needs who trains with an algorithm, and pytest."""
     extra = f"engine-core[examples] @ {core.wheel.as_uri()}"
     environment.install(extra, str(plugins["sb-plugin"].wheel), "pytest")
@@ -69,19 +65,19 @@ def lean(environment: Environment, core: Project, plugins: dict[str, Project], b
 
 
 @pytest.fixture(scope="session")
-def complete(environment: Environment, plugins: dict[str, Project], lean: dict[str, Any]) -> Environment:
+def complete(environment, plugins, lean):
     """The same with the parts of the core and the plugins."""
     environment.install(*(str(plugin.wheel) for plugin in plugins.values()))
     return environment
 
 
-def test_every_module_of_the_core_imports_without_extras_and_it_lists_no_algorithm(bare: dict[str, Any]) -> None:
+def test_every_module_of_the_core_imports_without_extras_and_it_lists_no_algorithm(bare):
     assert "engine_core.engine" in bare["modules"]
     assert {record["distribution"] for record in bare["listed"]} == {"engine-core"}
     assert [record["name"] for record in bare["listed"] if record["kind"] == "algorithms"] == []
 
 
-def test_the_example_trains_with_the_core_and_a_plugin_alone(lean: dict[str, Any]) -> None:
+def test_the_example_trains_with_the_core_and_a_plugin_alone(lean):
     folder, results = lean["run"], json.loads((lean["run"] / "results.json").read_text())
     assert results["eval/accuracy"] > 0.95
     header, row, table = (
@@ -95,17 +91,17 @@ def test_the_example_trains_with_the_core_and_a_plugin_alone(lean: dict[str, Any
     assert "after_dataloader: SelectiveBackprop" in lean["explained"]
 
 
-def test_a_command_that_is_not_installed_is_answered_with_what_brings_it(lean: dict[str, Any]) -> None:
+def test_a_command_that_is_not_installed_is_answered_with_what_brings_it(lean):
     assert [name for name, said in lean["refused"].items() if 'pip install "engine-core[report]"' not in said] == []
 
 
-def test_a_practitioners_pytest_loads_no_plugin_of_ours(lean: dict[str, Any], complete: Environment) -> None:
+def test_a_practitioners_pytest_loads_no_plugin_of_ours(lean, complete):
     said = [lean["pytest"], complete.run("python", *PYTEST_PLUGINS)]
 
     assert [f"{AUTHOR}-" in text for text in said] == [False, True]
 
 
-def test_every_entry_point_loads(complete: Environment) -> None:
+def test_every_entry_point_loads(complete):
     loaded = complete.run("python", "-W", "error", "-c", EVERY_ENTRY_POINT, *OURS).splitlines()
 
     assert {line.split()[0] for line in loaded} == {*OURS}
@@ -113,7 +109,7 @@ def test_every_entry_point_loads(complete: Environment) -> None:
     assert "engine-core fsdp" in loaded
 
 
-def test_the_command_lists_the_plugins(complete: Environment) -> None:
+def test_the_command_lists_the_plugins(complete):
     records = listed(complete)
 
     found = [(r["distribution"], r["version"], r["status"]) for r in records if r["name"] == "selective_backprop"]
@@ -122,7 +118,7 @@ def test_the_command_lists_the_plugins(complete: Environment) -> None:
     assert {r["status"] for r in records} == {"available"}
 
 
-def test_with_the_report_a_run_has_its_page(complete: Environment, lean: dict[str, Any]) -> None:
+def test_with_the_report_a_run_has_its_page(complete, lean):
     run = lean["run"].relative_to(complete.home)
 
     assert complete.run("engine-core", "report", str(run)) == f"{run}/report.html\n"

@@ -1,43 +1,40 @@
 """What the distributions declare, against the pins that CI installs."""
 
-from __future__ import annotations
-
 import re
 
 import tomllib
 from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from .conftest import PARTS, PLUGINS, ROOT, Project
+from .conftest import PARTS, PLUGINS, ROOT
 
 
-def declared(project: Project) -> list[Requirement]:
+def declared(project):
     """Return what a distribution requires; our own, which extras of the core bring, have no pins."""
     required = [Requirement(line) for line in project.metadata.get_all("Requires-Dist", [])]
     return [requirement for requirement in required if requirement.name not in (*PARTS, *PLUGINS)]
 
 
-def of_the_parts(plugins: dict[str, Project]) -> list[Requirement]:
+def of_the_parts(plugins):
     """Return what the parts of the core require beside it."""
     return [r for name in PARTS for r in declared(plugins[name]) if r.name != "engine-core"]
 
 
-def versions(specifiers: SpecifierSet) -> set[Version]:
+def versions(specifiers):
     return {Version(specifier.version) for specifier in specifiers}
 
 
-def pins(file: str) -> dict[str, set[Version]]:
+def pins(file):
     """Return the versions that a constraints file pins for each name: several where Pythons or systems differ."""
-    found: dict[str, set[Version]] = {}
+    found = {}
     for line in re.findall(r"^[^#\n].*", (ROOT / file).read_text(), re.MULTILINE):
         requirement = Requirement(line)
         found.setdefault(canonicalize_name(requirement.name), set()).update(versions(requirement.specifier))
     return found
 
 
-def test_all_are_built_as_the_core_is(project: Project, core: Project) -> None:
+def test_all_are_built_as_the_core_is(project, core):
     system, of_the_core = (
         tomllib.loads((one.folder / "pyproject.toml").read_text())["build-system"] for one in (project, core)
     )
@@ -45,25 +42,25 @@ def test_all_are_built_as_the_core_is(project: Project, core: Project) -> None:
     assert system == of_the_core
 
 
-def test_nothing_has_an_upper_bound_but_a_plugins_core(project: Project, core: Project) -> None:
+def test_nothing_has_an_upper_bound_but_a_plugins_core(project, core):
     bounded = [str(r) for r in declared(project) if {s.operator for s in r.specifier} != {">="}]
 
     assert bounded == ([] if project is core else ["engine-core<1,>=0.1"])
 
 
-def test_the_lowest_set_is_the_declared_floors(core: Project, plugins: dict[str, Project]) -> None:
+def test_the_lowest_set_is_the_declared_floors(core, plugins):
     floors = {canonicalize_name(r.name): versions(r.specifier) for r in (*declared(core), *of_the_parts(plugins))}
     lowest = pins("constraints-lowest.txt")
 
     assert {name for name in floors if lowest[name] != floors[name]} == {"torch"}  # why: see constraints-lowest.txt
 
 
-def test_the_latest_set_pins_all_that_is_declared(core: Project, plugins: dict[str, Project]) -> None:
+def test_the_latest_set_pins_all_that_is_declared(core, plugins):
     declared_here = {canonicalize_name(r.name) for r in (*declared(core), *of_the_parts(plugins))}
     assert declared_here <= set(pins("constraints.txt"))
 
 
-def test_one_torch_is_pinned_everywhere() -> None:
+def test_one_torch_is_pinned_everywhere():
     (torch,) = pins("constraints.txt")["torch"]
 
     assert pins("constraints-lowest.txt")["torch"] == {torch}

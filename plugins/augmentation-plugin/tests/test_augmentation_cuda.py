@@ -1,6 +1,5 @@
 """On a CUDA device all draw and compute what they do on the CPU, and nothing waits for the device."""
 
-from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -15,7 +14,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 
 @contextmanager
-def waiting_is_an_error() -> Iterator[None]:
+def waiting_is_an_error():
     torch.cuda.set_sync_debug_mode("error")
     try:
         yield
@@ -23,7 +22,7 @@ def waiting_is_an_error() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode("default")
 
 
-def seeded() -> torch.Generator:
+def seeded():
     return torch.Generator().manual_seed(0)
 
 

@@ -1,12 +1,9 @@
 """The algorithms of this package keep the rules of engine-core's conformance kit."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import nn
 
 from augmentation_plugin import CutMix, CutOut, MixUp, ProgressiveResizing
-from engine_core import Algorithm
 from engine_core_author import AlgorithmConformance
 
 
@@ -15,10 +12,10 @@ class TestCutMix(AlgorithmConformance):
 
     on_ranks = "microbatches"
 
-    def make_algorithm(self) -> CutMix:
+    def make_algorithm(self):
         return CutMix()
 
-    def make_others(self) -> Sequence[Algorithm]:
+    def make_others(self):
         return [*super().make_others(), MixUp(interpolate_loss=True)]
 
 
@@ -27,10 +24,10 @@ class TestMixUpInterpolatingTheLoss(AlgorithmConformance):
 
     on_ranks = "microbatches"
 
-    def make_algorithm(self) -> MixUp:
+    def make_algorithm(self):
         return MixUp(alpha=0.5, interpolate_loss=True)
 
-    def make_others(self) -> Sequence[Algorithm]:
+    def make_others(self):
         return [*super().make_others(), CutMix()]
 
 
@@ -39,19 +36,19 @@ class TestCutOut(AlgorithmConformance):
 
     on_ranks = "law"
 
-    def make_algorithm(self) -> CutOut:
+    def make_algorithm(self):
         return CutOut()
 
 
 class TestProgressiveResizingByCrops(AlgorithmConformance):
     """With windows that are drawn."""
 
-    def make_algorithm(self) -> ProgressiveResizing:
+    def make_algorithm(self):
         return ProgressiveResizing(
             mode="crop", initial_scale=0.4, finetune_fraction=0.1, delay_fraction=0.2, size_increment=1
         )
 
-    def make_model(self) -> nn.Module:
+    def make_model(self):
         torch.manual_seed(3)
         return nn.Sequential(
             nn.Conv2d(1, 4, 3, padding=1),

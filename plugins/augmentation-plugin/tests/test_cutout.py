@@ -2,7 +2,6 @@
 
 import json
 from itertools import product
-from typing import Any
 
 import pytest
 import torch
@@ -13,12 +12,13 @@ from torch import nn
 
 from augmentation_plugin import CutOut, ProgressiveResizing, cutout_batch
 from augmentation_plugin.holes import hole_side, mask_of
-from engine_core import Algorithm, Engine, Event, Logger, State
+from augmentation_plugin.images import check_setter
+from engine_core import Engine, Event, Logger, State
 from engine_core.errors import ArgumentError
 from engine_core_author.audit_callback import Audit
 
 
-def holed_by_loops(images: torch.Tensor, num_holes: int, side: int, seed: int) -> torch.Tensor:
+def holed_by_loops(images, num_holes, side, seed):
     """Cut holes row by row, hole by hole, pixel by pixel, from the same draws: all y, then all x."""
     rows, _, height, width = images.shape
     generator, out = seeded(seed), images.clone()
@@ -44,13 +44,7 @@ def test_holes_are_those_of_a_loop_over_pixels(height, width, rows, num_holes, l
 
 @pytest.mark.parametrize(
     ("height", "width", "length", "side"),
-    [
-        (8, 8, 0.5, 4),
-        (9, 20, 0.5, 4),
-        (100, 100, 0.29, 29),
-        (8, 8, 1, 8),
-        (8, 8, 1e-6, 1),
-    ],
+    [(8, 8, 0.5, 4), (9, 20, 0.5, 4), (100, 100, 0.29, 29), (8, 8, 1, 8), (8, 8, 1e-6, 1)],
 )
 def test_the_side_is_the_fraction_of_the_smaller_side_rounded_down_and_at_least_a_pixel(height, width, length, side):
     assert hole_side(height, width, length) == side
@@ -123,7 +117,7 @@ def test_what_makes_no_sense_is_refused(arguments, error, message):
 X, Y = torch.rand(8, 1, 16, 16, generator=torch.Generator().manual_seed(1)) + 1, torch.arange(8)
 
 
-def drawn(algorithm: Algorithm, steps: int, seed: int = 7, batch: Any = (X, Y)) -> list[Any]:
+def drawn(algorithm, steps, seed=7, batch=(X, Y)):
     """Return the batches of some steps of a run of its own."""
     batches = []
     with Engine(State(model=nn.Identity(), algorithms=[algorithm], seed=seed, max_duration="9ba"), Logger()) as engine:
@@ -157,15 +151,6 @@ def test_a_setter_that_writes_into_the_loaders_batch_is_refused_before_it_does()
     with pytest.raises(ArgumentError, match=r"the setter of input_key .*has to return a copy"):
         drawn(CutOut(input_key=in_place), 1, batch=batch)
     assert batch["deep"]["image"] is X
-
-
-def test_a_resumed_run_draws_what_the_uninterrupted_one_draws():
-    algorithm, resumed = CutOut(), CutOut()
-    whole = drawn(CutOut(), 5)
-    drawn(algorithm, 3)
-    resumed.load_state_dict(algorithm.state_dict())
-    rest = drawn(resumed, 2)
-    assert [torch.equal(a[0], b[0]) for a, b in zip(rest, whole[3:], strict=True)] == [True, True]
 
 
 def test_two_instances_in_a_run_draw_different_holes():
@@ -224,3 +209,30 @@ def test_the_audit_finds_nothing_in_microbatches_and_mixed_precision():
     audit, algorithms = Audit(on_finding="error"), [CutOut(), ProgressiveResizing(mode="crop")]
     train_on_digits(algorithms, audit, microbatch_size=24, precision="amp_bf16")
     assert audit.findings == []
+
+
+def test_a_setter_that_writes_into_the_batch_is_refused():
+    check_setter({"x": 1}, "input_key", "x")
+    check_setter(([1], [2]), "input_key", (lambda batch: batch[0], lambda batch, value: (value, *batch[1:])))
+    with pytest.raises(ArgumentError, match=r"^the setter of input_key writes into the loader's batch"):
+        check_setter([1], "input_key", (lambda batch: batch[0], lambda batch, value: batch.__setitem__(0, value)))
+
+
+class Rows:
+    """Gives another view of itself each time, as tensors do."""
+
+    def view_as(self, other):
+        return Rows()
+
+
+def test_a_setter_that_copies_the_outer_container_alone_is_refused_and_undone():
+    def put(batch, value):
+        batch = dict(batch)
+        batch["inner"]["x"] = value
+        return batch
+
+    rows = Rows()
+    batch = {"inner": {"x": rows}}
+    with pytest.raises(ArgumentError, match="of everything on the way to the item"):
+        check_setter(batch, "input_key", (lambda batch: batch["inner"]["x"], put))
+    assert batch["inner"]["x"] is rows

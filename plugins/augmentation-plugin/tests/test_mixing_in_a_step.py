@@ -1,8 +1,8 @@
-"""MixUp and CutMix in the events of a step: what is seen, what is restored, and a loop that forgets a pair."""
+"""MixUp and CutMix in a run: what is seen and restored at each event, what is drawn, and both beside others."""
 
-from collections.abc import Callable, Iterator
+import itertools
+import random
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 import torch
@@ -11,10 +11,9 @@ from parts import at
 from torch import nn
 from torch.nn import functional as F
 
-from augmentation_plugin import CutMix, MixUp
-from augmentation_plugin.mixing import Mixing
+from augmentation_plugin import CutMix, MixUp, cutmix_batch, mixup_batch
 from engine_core import Algorithm, AlgorithmMetadata, Engine, Event, Logger, Objective, State, Trainer
-from engine_core.errors import EngineError
+from engine_core.errors import ArgumentError, EngineError
 
 ROWS = 6
 ONE_HOT = torch.eye(ROWS)
@@ -26,22 +25,22 @@ CLASSES = torch.arange(ROWS)
 class Recorder(nn.Module):
     """A net that remembers the means of the channels of its inputs, and its targets where it is the loss function."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.linear = nn.Linear(ROWS, ROWS)
-        self.seen: list[torch.Tensor] = []
-        self.targets: list[Any] = []
+        self.seen = []
+        self.targets = []
 
-    def forward(self, images: torch.Tensor) -> Any:
+    def forward(self, images):
         self.seen.append(images.mean((2, 3)))
         return self.linear(self.seen[-1])
 
-    def loss_fn(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
+    def loss_fn(self, outputs, targets):
         self.targets.append(targets)
         return F.cross_entropy(outputs, targets)
 
 
-def fit(algorithms: Any, batches: Any = None, **options: Any) -> Recorder:
+def fit(algorithms, batches=None, **options):
     model = Recorder()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     objective = Objective(model.loss_fn, check=False)  # the law would be measured on further forwards
@@ -52,7 +51,7 @@ def fit(algorithms: Any, batches: Any = None, **options: Any) -> Recorder:
 
 
 @pytest.fixture(params=[MixUp, CutMix])
-def kind(request: pytest.FixtureRequest) -> type[Mixing]:
+def kind(request):
     return request.param
 
 
@@ -63,17 +62,17 @@ class Step:
     engine: Engine
     state: State
 
-    def fire(self, *names: str) -> Any:
+    def fire(self, *names):
         for name in names:
             self.engine.run_event(name)
         return self.state.batch
 
 
 @pytest.fixture
-def step(kind: type[Mixing]) -> Iterator[Callable[..., Step]]:
+def step(kind):
     engines = []
 
-    def make(batch: Any = (IMAGES, CLASSES), **options: Any) -> Step:
+    def make(batch=(IMAGES, CLASSES), **options):
         state = State(model=nn.Identity(), algorithms=[kind(alpha=1.0, **options)], loss_fn=F.cross_entropy, seed=1)
         state.batch, state.outputs = batch, torch.zeros(ROWS, ROWS)
         engines.append(Engine(state, Logger()))
@@ -84,9 +83,7 @@ def step(kind: type[Mixing]) -> Iterator[Callable[..., Step]]:
         engine.close()
 
 
-def test_the_targets_are_mixed_as_the_inputs_are_and_each_batch_has_its_own_lambda_and_pairing(
-    kind,
-):
+def test_the_targets_are_mixed_as_the_inputs_are_and_each_batch_has_its_own_lambda_and_pairing(kind):
     model = fit(kind(alpha=1.0), [(IMAGES, CLASSES)] * 6)
     for seen, targets in zip(model.seen, model.targets, strict=True):
         torch.testing.assert_close(targets, seen)
@@ -99,10 +96,10 @@ class Again(Algorithm):
 
     metadata = AlgorithmMetadata(events=("after_train_batch",), before=("@augmentation",), writes=("model",))
 
-    def match(self, event: Event, state: State) -> bool:
+    def match(self, event, state):
         return event is Event.AFTER_TRAIN_BATCH
 
-    def apply(self, event: Event, state: State, logger: Logger) -> None:
+    def apply(self, event, state, logger):
         assert state.loop.closure is not None
         state.loop.closure()
 
@@ -167,14 +164,14 @@ BATCH = torch.rand(4, 3, 8, 8), torch.arange(4)
 FORWARD, LOSS = ("before_forward", "after_forward"), ("before_loss", "after_loss")
 
 
-def own(algorithm: Mixing) -> tuple[State, Engine]:
+def own(algorithm):
     """Return an engine for a hand-written loop."""
     state = State(model=nn.Identity(), algorithms=[algorithm], loss_fn=F.cross_entropy, seed=1, batch=BATCH)
     state.outputs = torch.zeros(4, 4)
     return state, Engine(state, Logger())
 
 
-def fire(engine: Engine, *events: str) -> None:
+def fire(engine, *events):
     for event in events:
         engine.run_event(event)
 
@@ -205,20 +202,20 @@ def test_half_a_pair_of_the_loss_is_not_enough(kind):
 class Failing(nn.Module):
     """A net, loss function and callback that raises once, at a chosen place."""
 
-    def __init__(self, where: str) -> None:
+    def __init__(self, where):
         super().__init__()
         self.linear, self.where = nn.Linear(3, 4), where
 
-    def fail(self, where: str) -> None:
+    def fail(self, where):
         if where == self.where:
             self.where = "nowhere"
             raise ZeroDivisionError
 
-    def forward(self, images: torch.Tensor) -> Any:
+    def forward(self, images):
         self.fail("forward")
         return self.linear(images.mean((2, 3)))
 
-    def loss_fn(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
+    def loss_fn(self, outputs, targets):
         self.fail("loss")
         return F.cross_entropy(outputs, targets)
 
@@ -277,3 +274,159 @@ def test_in_a_handler_of_exceptions_nothing_is_blamed_and_all_is_mixed(kind):
             fire(engine, *FORWARD, "before_loss")
             assert state.batch[1].shape == (4, 4)
             fire(engine, "after_loss")
+
+
+FIVE = torch.eye(5).view(5, 5, 1, 1).expand(5, 5, 16, 16).contiguous()
+
+
+def mixes(algorithm, steps, seed=1):
+    """Return the images after some steps."""
+    state = State(model=nn.Identity(), algorithms=[algorithm], seed=seed)
+    seen = []
+    with Engine(state, Logger()) as engine:
+        engine.run_event("init")
+        for _ in range(steps):
+            state.batch = (FIVE, torch.arange(5))
+            for event in ("before_train_batch", "before_forward"):
+                engine.run_event(event)
+            seen.append(state.batch[0].mean((2, 3)).flatten().tolist())
+            state.outputs = torch.zeros(5, 5)
+            for event in ("after_forward", "before_loss", "after_loss", "after_train_batch"):
+                engine.run_event(event)
+    return seen
+
+
+def test_the_two_draw_apart():
+    mixup, cutmix = MixUp(1.0), CutMix(1.0)
+    with Engine(State(model=nn.Identity(), algorithms=[mixup, cutmix], seed=1), Logger()) as engine:
+        engine.run_event("before_train_batch")
+        assert mixup._draw != cutmix._draw
+
+
+def test_draws_follow_the_seed_of_the_run_alone(kind):
+    used = kind(1.0)
+    first = mixes(used, 4)
+    torch.manual_seed(99)
+    random.seed(99)
+    assert mixes(used, 4) == mixes(kind(1.0), 4) == first
+    assert mixes(kind(1.0), 4, seed=2) != first
+
+
+def test_a_foreign_state_is_refused(kind):
+    with pytest.raises(ArgumentError, match=f"the state of {kind.metadata.name} has no 'generator'"):
+        kind().load_state_dict({"lambda": 0.5})
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own, where it imports the compiler
+def test_a_compiled_step_draws_again_each_time():
+    def draws(function):
+        generator = torch.Generator().manual_seed(3)
+        mixed = [function(FIVE, torch.arange(5), generator=generator) for _ in range(3)]
+        return [(float(lam), paired.tolist()) for _, paired, lam in mixed]
+
+    compiled = draws(torch.compile(mixup_batch, backend="eager"))
+    assert compiled == draws(mixup_batch)
+    assert compiled[0] != compiled[1] != compiled[2]
+
+
+@pytest.mark.parametrize("mix", [mixup_batch, cutmix_batch])
+def test_a_seed_is_not_a_generator(mix):
+    with pytest.raises(TypeError, match=r"generator=3 \(int\) .*torch.Generator\(\).manual_seed\(3\)"):
+        mix(FIVE, torch.arange(5), generator=3)
+
+
+def test_a_default_device_is_not_where_pairs_are_drawn():
+    torch.set_default_device("meta")
+    try:
+        mixed = mixup_batch(FIVE, torch.arange(5))
+    finally:
+        torch.set_default_device(None)
+    assert mixed.input.device.type == "cpu"
+
+
+class Smooth(Algorithm):
+    """Smooths classes around whatever mixes targets, as label_smoothing does."""
+
+    metadata = AlgorithmMetadata(
+        events=("before_loss", "after_loss"), tags=("target_smoothing",), around=("@target_mixing",), writes=("batch",)
+    )
+    batch = None
+
+    def match(self, event, state):
+        return event in self.metadata.events
+
+    def apply(self, event, state, logger):
+        if event is Event.BEFORE_LOSS:
+            self.batch = state.batch
+            state.batch_set_item(1, 0.8 * F.one_hot(state.batch[1], ROWS) + 0.2 / ROWS)
+        else:
+            state.batch, self.batch = self.batch, None
+
+
+class Pair:
+    """Trains on rows that are 1 in their own channel: the mean of the mixed images is the target they should have."""
+
+    def __init__(self, algorithms, smoothed=False):
+        self.losses = []
+        self.expected = []
+        self.smoothed = smoothed
+        self.model = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(ROWS, ROWS))
+        with torch.no_grad():
+            self.model[2].weight.copy_(torch.arange(ROWS**2).view(ROWS, ROWS).sin())
+            self.model[2].bias.zero_()
+        self.model[1].register_forward_hook(lambda _, __, means: setattr(self, "means", means))
+        batches = [(IMAGES, torch.arange(ROWS))] * 4
+        optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        options = {"loss_fn": F.cross_entropy, "optimizers": optimizer, "callbacks": self, "seed": 5}
+        with Trainer(self.model, batches, algorithms=algorithms, **options) as trainer:
+            trainer.fit("1ep")
+
+    def after_loss(self, state, logger):
+        targets = 0.8 * self.means + 0.2 / ROWS if self.smoothed else self.means
+        self.losses.append(state.loss.detach())
+        self.expected.append(F.cross_entropy(state.outputs, targets).detach())
+        assert torch.equal(state.batch[1], torch.arange(ROWS))
+
+
+PAIRS = [(MixUp(1.0), CutMix()), (MixUp(1.0), CutMix(1.0, True)), (MixUp(1.0, True), CutMix())]
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=["targets", "mixup targets, cutmix loss", "mixup loss, cutmix targets"])
+def test_together_they_learn_of_each_image_by_its_share(pair):
+    runs = [Pair(list(order)) for order in itertools.permutations(pair)]
+    for run in runs:
+        torch.testing.assert_close(run.losses, run.expected)
+    assert all(torch.equal(*weights) for weights in zip(*(run.model.parameters() for run in runs), strict=True))
+
+
+@pytest.mark.parametrize("mixing", [MixUp(1.0), CutMix(1.0, True)])
+def test_beside_smoothing_the_paired_targets_are_smoothed_too(mixing):
+    for order in ([mixing, Smooth()], [Smooth(), mixing]):
+        run = Pair(order, smoothed=True)
+        torch.testing.assert_close(run.losses, run.expected)
+
+
+def test_two_that_interpolate_the_loss_cause_one_warning():
+    with pytest.warns(UserWarning, match="interpolate") as caught:  # each is recorded, also at one line
+        run = Pair([MixUp(1.0, True), CutMix(1.0, True)])
+    (message,) = [str(warning.message) for warning in caught]
+    assert message.startswith("MixUp and CutMix all interpolate the loss") and message.endswith("targets instead")
+    assert not torch.allclose(torch.stack(run.losses), torch.stack(run.expected))
+
+
+@pytest.mark.parametrize(("pair", "outer"), list(zip(PAIRS, ("MixUp", "MixUp", "CutMix"), strict=True)))
+def test_the_metadata_decides_which_is_the_outer_one(pair, outer):
+    for order in itertools.permutations(pair):
+        with Engine(State(algorithms=list(order)), Logger()) as engine:
+            first = {e: engine.explain(e)[0].algorithm for e in ("before_forward", "before_loss")}
+            last = {e: engine.explain(e)[-1].algorithm for e in ("after_forward", "after_loss")}
+        assert {*first.values(), *last.values()} == {outer}
+
+
+def test_only_the_instance_that_interpolates_says_so():
+    for kind in (MixUp, CutMix):
+        assert "loss_interpolation" in kind(interpolate_loss=True).metadata.tags
+        assert kind(interpolate_loss=True).metadata.writes == ("batch", "loss")
+        assert "loss_interpolation" not in kind().metadata.tags
+        assert kind().metadata.writes == kind.metadata.writes == ("batch",)

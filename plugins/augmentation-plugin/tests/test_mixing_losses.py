@@ -1,8 +1,5 @@
 """The loss that MixUp and CutMix train on, in parts and on ranks, and losses that they can't reach."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 from augmentation_parts import BOTH, FORMS
@@ -10,46 +7,44 @@ from torch import nn
 from torch.nn import functional as F
 
 from augmentation_plugin import CutMix, MixUp, cutmix_batch, mix_losses, mixup_batch
-from augmentation_plugin.mixing import Mixing
 from engine_core import Batches, Callback, Engine, Logger, Loss, ModelLoss, Objective, State, Trainer
 from engine_core.errors import ArgumentError
 from engine_core_author import ThreadRanks
 
 WEIGHT = torch.tensor([0.5, 1.0, 2.0], dtype=torch.double)
 SEED, FUNCTIONS = 3, {MixUp: mixup_batch, CutMix: cutmix_batch}
-Batch = dict[str, torch.Tensor]
 
 
-def tokens(outputs: torch.Tensor, targets: torch.Tensor) -> Loss:
+def tokens(outputs, targets):
     return Loss(F.cross_entropy(outputs, targets, reduction="sum"), (targets != -100).sum())
 
 
-def dense_rows(outputs: torch.Tensor, targets: torch.Tensor) -> Loss:
+def dense_rows(outputs, targets):
     return Loss(F.cross_entropy(outputs, targets, reduction="sum"), len(targets))
 
 
-def named(outputs: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.Tensor]:
+def named(outputs, targets):
     return {"ce": F.cross_entropy(outputs, targets), "norm": outputs.square().sum(1).mean()}
 
 
 class OwnObjective(Objective):
     """Has the loss in a method."""
 
-    def loss(self, model: Any, outputs: Any, batch: Any) -> Loss:
+    def loss(self, model, outputs, batch):
         return tokens(outputs, batch["y"])
 
 
-def summed(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def summed(outputs, targets):
     return F.cross_entropy(outputs, targets, reduction="sum")
 
 
-def weighted(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def weighted(outputs, targets):
     return F.cross_entropy(outputs, targets, WEIGHT, reduction="sum")
 
 
 # The objective, the form of mixing, the targets, the sum of a part, and what it counts.
 Y, IGNORED = torch.tensor([0, 1, 2, 2, 1, 1, 0]), torch.tensor([0, -100, 2, 2, -100, -100, 0])
-CASES: dict[str, tuple[Any, bool, torch.Tensor, Callable[..., Any], Callable[..., Any]]] = {
+CASES = {
     "cross entropy, dense": (nn.CrossEntropyLoss(), False, Y, summed, len),
     "a Loss of rows, dense": (dense_rows, False, Y, summed, len),
     "named parts, dense": (named, False, Y, lambda out, y: summed(out, y) + out.square().sum(), len),
@@ -60,7 +55,7 @@ CASES: dict[str, tuple[Any, bool, torch.Tensor, Callable[..., Any], Callable[...
 }
 
 
-def make_net() -> nn.Sequential:
+def make_net():
     net = nn.Sequential(nn.Flatten(), nn.Linear(18, 3)).double()
     for number, parameter in enumerate(net.parameters()):
         parameter.data = torch.arange(parameter.numel()).view_as(parameter).add(number).sin().double() / 2
@@ -72,16 +67,14 @@ class Parts(Callback):
 
     every_rank = True
 
-    def __init__(self) -> None:
-        self.seen: list[Batch] = []
+    def __init__(self):
+        self.seen = []
 
-    def after_loss(self, state: State, logger: Logger) -> None:
+    def after_loss(self, state, logger):
         self.seen.append(state.batch)
 
 
-def step(
-    one_step: Any, case: str, kind: type[Mixing], size: int | None, ranks: Any = None
-) -> tuple[torch.Tensor, float, list[Batch]]:
+def step(one_step, case, kind, size, ranks=None):
     """Return the weights after one step, the loss, and the parts."""
     loss, interpolates, y, *_ = CASES[case]
     batch = {"y": y, "x": torch.arange(7 * 18.0).view(7, 2, 3, 3).double().cos()}
@@ -91,7 +84,7 @@ def step(
     return *one_step(make_net(), batch, size, ranks, callbacks=parts, **settings), parts.seen
 
 
-def by_hand(case: str, kind: type[Mixing], parts: list[Batch]) -> tuple[torch.Tensor, float]:
+def by_hand(case, kind, parts):
     *_, sum_of, count_of = CASES[case]
     net, seed = make_net(), State(seed=SEED).derive_seed(str(kind.metadata.name))
     total, count = torch.zeros(()), 0
@@ -123,18 +116,18 @@ def test_a_step_in_parts_is_the_one_written_by_hand(one_step, case, kind):
 @pytest.mark.parametrize("interpolates", [False, True])
 def test_rows_are_where_the_batches_say(interpolates):
     class Mean(nn.Linear):
-        def __init__(self, dim: int) -> None:
+        def __init__(self, dim):
             super().__init__(3, 3, bias=False)
             nn.init.ones_(self.weight)
             self.dim = dim
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def forward(self, x):
             return super().forward(x.cos()).cumsum(self.dim).mean(self.dim)
 
     x, y, trained = torch.randn(4, 4, 3), torch.tensor([0, 1, 2, 1]), []
     for dim, batch in ((1, (x, y, "kept")), (0, (x.transpose(0, 1), y, "kept"))):
         model = Mean(dim)
-        options: dict[str, Any] = {"loss_fn": F.cross_entropy, "optimizers": torch.optim.SGD(model.parameters(), 1.0)}
+        options = {"loss_fn": F.cross_entropy, "optimizers": torch.optim.SGD(model.parameters(), 1.0)}
         rule = Batches(dim={} if dim else {0: 1})
         with Trainer(model, [batch], algorithms=MixUp(1.0, interpolates), batches=rule, seed=1, **options) as trainer:
             trainer.fit("1ba")
@@ -145,7 +138,7 @@ def test_rows_are_where_the_batches_say(interpolates):
 @pytest.mark.parametrize("kind", [MixUp, CutMix])
 def test_a_loss_that_counts_shares_of_classes_is_refused(kind):
     batch, net = {"x": torch.randn(4, 2, 3, 3).double(), "y": torch.tensor([0, 1, 2, 1])}, make_net()
-    options: dict[str, Any] = {"objective": Objective(tokens, inputs="x", targets="y"), "optimizers": torch.optim.SGD}
+    options = {"objective": Objective(tokens, inputs="x", targets="y"), "optimizers": torch.optim.SGD}
     with (
         Trainer(net, [batch], algorithms=kind(1.0, False, "x", "y"), **options) as trainer,
         pytest.raises(ArgumentError, match=r"tokens counts 4.0 .*, and 12.0 for those of"),
@@ -156,22 +149,22 @@ def test_a_loss_that_counts_shares_of_classes_is_refused(kind):
 SEED = 3
 
 
-def make_model() -> nn.Module:
+def make_model():
     torch.manual_seed(1)
     return nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
 
 
-def make_batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
+def make_batches():
     torch.manual_seed(2)
     return [(torch.randn(rows, 2, 8, 8), torch.randint(3, (rows,))) for rows in (8, 8, 5, 1)]
 
 
-def fit(algorithm: Any, model: nn.Module, batches: Any, loss_fn: Any, **options: Any) -> list[Any]:
+def fit(algorithm, model, batches, loss_fn, **options):
     """Train an epoch; return the losses as the algorithms leave them."""
-    losses: list[Any] = []
+    losses = []
 
     class Record:
-        def after_loss(self, state: State, logger: Any) -> None:
+        def after_loss(self, state, logger):
             losses.append(state.loss)
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -181,18 +174,18 @@ def fit(algorithm: Any, model: nn.Module, batches: Any, loss_fn: Any, **options:
     return losses
 
 
-def weights(model: nn.Module) -> torch.Tensor:
+def weights(model):
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
 @pytest.fixture(params=[MixUp, CutMix])
-def kind(request: pytest.FixtureRequest) -> type[Mixing]:
+def kind(request):
     return request.param
 
 
 @pytest.mark.parametrize("form", [tuple, dict])
 def test_each_part_of_a_loss_is_interpolated(kind, form):
-    def loss_fn(outputs: torch.Tensor, targets: torch.Tensor) -> Any:
+    def loss_fn(outputs, targets):
         parts = {"a": F.cross_entropy(outputs, targets), "b": targets.double().square().mean()}
         return parts if form is dict else form(parts.values())
 
@@ -209,7 +202,7 @@ def test_each_part_of_a_loss_is_interpolated(kind, form):
 def test_the_second_loss_is_computed_in_the_precision_of_the_state(kind):
     autocasts = []
 
-    def loss_fn(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def loss_fn(outputs, targets):
         autocasts.append(torch.is_autocast_enabled("cpu"))
         return F.mse_loss(outputs @ outputs.T, targets)  # which autocast computes in bfloat16
 
@@ -223,7 +216,7 @@ def test_the_second_loss_is_computed_in_the_precision_of_the_state(kind):
 def test_dense_targets_are_in_single_precision_at_least(kind, precision):
     seen = []
 
-    def loss_fn(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def loss_fn(outputs, targets):
         seen.append(targets.dtype)
         return F.cross_entropy(outputs, targets)
 
@@ -249,37 +242,37 @@ IMAGES, CLASSES = torch.randn(ROWS, 2, 8, 8, generator=torch.Generator().manual_
 class Net(nn.Module):
     """Gets the whole batch and returns logits and a loss, as models of Hugging Face do."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.linear = nn.Linear(128, 3)
 
-    def forward(self, batch: Any) -> Any:
+    def forward(self, batch):
         logits = self.linear(batch["x"].flatten(1))
         return {"logits": logits, "loss": F.cross_entropy(logits, batch["y"])}
 
-    def loss(self, outputs: Any, batch: Any) -> Any:
+    def loss(self, outputs, batch):
         return outputs["loss"]
 
 
 class ByName(Net):
-    def forward(self, **batch: Any) -> Any:
+    def forward(self, **batch):
         return super().forward(batch)
 
 
 class InParts(Net):
-    def loss(self, outputs: Any, batch: Any) -> Any:
+    def loss(self, outputs, batch):
         return {"ce": outputs["loss"]}
 
 
 class FromLogits(Net):
     """Computes its loss where it should, next to a part that the forward computes."""
 
-    def loss(self, outputs: Any, batch: Any) -> Any:
+    def loss(self, outputs, batch):
         return {"own": F.cross_entropy(outputs["logits"], batch["y"]), "of the forward": outputs["loss"]}
 
 
-def fit_in_forward(model: nn.Module, mixing: Mixing, objective: Any = None) -> Any:
-    options: dict[str, Any] = {"optimizers": torch.optim.SGD(model.parameters(), lr=0.1), "max_duration": "1ba"}
+def fit_in_forward(model, mixing, objective=None):
+    options = {"optimizers": torch.optim.SGD(model.parameters(), lr=0.1), "max_duration": "1ba"}
     batch = {"x": IMAGES, "y": CLASSES}
     with Trainer(model, [batch], algorithms=mixing, seed=1, objective=objective, **options) as trainer:
         trainer.fit()
@@ -319,7 +312,7 @@ def test_two_of_a_kind_are_refused(kind):
 
 
 class Mine(nn.NLLLoss):
-    def forward(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def forward(self, outputs, targets):
         return -(targets * outputs).sum(1).mean()
 
 

@@ -1,6 +1,6 @@
 """What MixUp and CutMix do to a training on scikit-learn's digits: what their README says of it."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ class Trained(NamedTuple):
 
 
 @torch.no_grad()
-def trained(algorithms: Any = ()) -> Trained:
+def trained(algorithms=()):
     """Return the training losses, the mean of the last ones, and accuracy and confidence on digits held out."""
     with torch.enable_grad():
         steps, run = train_on_digits(algorithms, max_duration="11ep")

@@ -2,7 +2,6 @@
 
 from fractions import Fraction
 from itertools import permutations
-from typing import Any
 
 import pytest
 import torch
@@ -109,17 +108,13 @@ def test_arguments_of_a_wrong_type_are_refused(arguments):
         ProgressiveResizing(**arguments)
 
 
-def images(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+def images(*shape, dtype=torch.float32):
     """Return images whose pixels all differ, between 0 and 255."""
     count = torch.Size(shape).numel()
     return (torch.randperm(count, generator=seeded(1)) * (255 / count)).reshape(shape).to(dtype)
 
 
-SIZES = [
-    ((32, 32), 0.5, 4, (16, 16)),
-    ((9, 30), 0.34, 1, (3, 10)),
-    ((7, 7), 0.1, 2, (2, 2)),
-]
+SIZES = [((32, 32), 0.5, 4, (16, 16)), ((9, 30), 0.34, 1, (3, 10)), ((7, 7), 0.1, 2, (2, 2))]
 
 
 @pytest.mark.parametrize(("full", "scale", "increment", "size"), SIZES)
@@ -226,11 +221,7 @@ ONES = torch.ones(4, 1, 8, 8)
         ({"resize_targets": "yes"}, TypeError, "resize_targets='yes'"),
         ({"input": ONES[0]}, ValueError, r"images \(N, C, H, W\)"),
         ({"input": [ONES]}, TypeError, "not a list"),
-        (
-            {"target": torch.ones(4), "resize_targets": True},
-            ValueError,
-            r"target of shape \(4,\) .*resize_targets=False",
-        ),
+        ({"target": ONES[:, 0, 0, 0], "resize_targets": True}, ValueError, r"of shape \(4,\) .*resize_targets=False"),
         ({"target": torch.ones(3, 8, 8), "resize_targets": True}, ValueError, "same rows, height and width"),
         ({"target": [1], "resize_targets": True}, TypeError, "target has to be a tensor"),
         ({"mode": "crop", "generator": 3}, TypeError, r"generator=3 \(int\) has to be a torch.Generator"),
@@ -245,7 +236,7 @@ X = torch.rand(4, 3, 32, 48, generator=torch.Generator().manual_seed(1))
 Y, MASK = torch.arange(4), torch.arange(4 * 32 * 48).reshape(4, 32, 48)
 
 
-def batches_of(algorithm: Any, steps: Any, batch: Any = (X, Y), logger: Any = None, **fields: Any) -> list[Any]:
+def batches_of(algorithm, steps, batch=(X, Y), logger=None, **fields):
     """Return a batch after given steps of a training of 10, in its own run."""
     made = []
     given = {"model": nn.Identity(), "algorithms": [algorithm], "max_duration": "10ba", "seed": 7, **fields}
@@ -299,16 +290,6 @@ def test_crops_come_from_the_runs_own_generator_and_are_the_same_for_images_and_
         expected, _ = resize_batch(images, None, 0.5, "crop", generator=generator)
         assert torch.equal(x, expected) and torch.equal(x[:, 0], mask)
     assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_a_resumed_run_crops_where_the_uninterrupted_one_crops():
-    whole = batches_of(ProgressiveResizing(mode="crop"), range(6))
-    algorithm, resumed = ProgressiveResizing(mode="crop"), ProgressiveResizing(mode="crop")
-    batches_of(algorithm, range(3))
-    resumed.load_state_dict(algorithm.state_dict())
-    rest = batches_of(resumed, range(3, 6))
-    assert all(torch.equal(a[0], b[0]) for a, b in zip(rest, whole[3:], strict=True))
-    assert len({float(x[0, 0, 0, 0]) for x, _ in whole}) == 6
 
 
 def test_steps_that_resize_log_scale_and_size():

@@ -39,10 +39,6 @@ def test_the_pytest_plugin_is_imported_in_less_than_50_ms_and_imports_nothing_el
     assert min(seconds) < 0.05
 
 
-def test_the_package_imports_none_of_its_modules():
-    assert imported("engine_core_author")[1] == ["engine_core_author"]
-
-
 @pytest.mark.parametrize("name", ["AlgorithmConformance", "PassConformance", "BrokenRule", "RecordingDestination"])
 def test_a_public_name_needs_no_torch_and_no_numpy(name):
     program = f"import json, sys\nfrom engine_core_author import {name}\nprint(json.dumps(sorted(sys.modules)))"

@@ -7,14 +7,7 @@ from engine_core_author import BrokenRule, PassConformance
 
 from .conformance import faulty_promises, faulty_runs
 from .conformance.faulty_passes import PASSES, Known, known_first, known_only
-from .conformance.honest import (
-    HONEST,
-    CountEvents,
-    NoisyLoss,
-    ScaleGradients,
-    SmoothTargets,
-    SoftRectifiers,
-)
+from .conformance.honest import HONEST, CountEvents, NoisyLoss, ScaleGradients, SmoothTargets, SoftRectifiers
 from .conformance.kits import CHECKS, Kit, outcomes, with_outcome
 from .conformance.subjects import ALSO, CLASSES, AtLoss, Counting, OfAPair
 

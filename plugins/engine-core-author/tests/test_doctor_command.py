@@ -32,6 +32,18 @@ def doctor(install, monkeypatch):
     return doctor
 
 
+@pytest.fixture
+def with_bad(doctor, install, monkeypatch):
+    """Return `with_bad(text, *arguments)`: the same where a plugin `bad` of this text is installed too."""
+
+    def with_bad(text, *arguments):
+        monkeypatch.setenv("ENGINE_CORE_PLUGINS", "acme-plugin,bad-plugin,engine-core-author")
+        install("bad-plugin", {"callbacks": {"bad": "bad_module:Bad"}}, {"bad_module": text})
+        return doctor(*arguments)
+
+    return with_bad
+
+
 def examine_guests(records, timeout_s):
     return examine([record for record in records if not record.distribution.startswith("engine-core")], timeout_s)
 
@@ -83,10 +95,8 @@ BAD = """
 """
 
 
-def test_problems_are_listed_below_the_plugin_and_the_exit_code_is_1(doctor, install, monkeypatch):
-    monkeypatch.setenv("ENGINE_CORE_PLUGINS", "acme-plugin,bad-plugin,engine-core-author")
-    install("bad-plugin", {"callbacks": {"bad": "bad_module:Bad"}}, {"bad_module": BAD})
-    result = doctor()
+def test_problems_are_listed_below_the_plugin_and_the_exit_code_is_1(with_bad):
+    result = with_bad(BAD)
     assert lines(result, "bad", "acme") == [
         "callbacks acme acme-plugin 1.2 available # s no",
         "callbacks bad bad-plugin 1.0 available # s no",
@@ -96,10 +106,8 @@ def test_problems_are_listed_below_the_plugin_and_the_exit_code_is_1(doctor, ins
     assert ends_with_a_count(result, 1)
 
 
-def test_a_lone_surrogate_in_an_error_does_not_end_the_report(doctor, install, monkeypatch):
-    monkeypatch.setenv("ENGINE_CORE_PLUGINS", "acme-plugin,bad-plugin,engine-core-author")
-    install("bad-plugin", {"callbacks": {"bad": "bad_module:Bad"}}, {"bad_module": r"raise ValueError('\udc80\x1b')"})
-    result = doctor()
+def test_a_lone_surrogate_in_an_error_does_not_end_the_report(with_bad):
+    result = with_bad(r"raise ValueError('\udc80\x1b')")
     assert r"ValueError: \udc80\x1b (at " in lines(result, "bad")[1]
     assert ends_with_a_count(result, 1)
 
@@ -123,10 +131,8 @@ def test_json_is_an_array_of_the_records_with_what_was_found(doctor):
     assert result.exit_code == 0
 
 
-def test_json_too_exits_with_1_and_what_a_plugin_prints_gets_into_it_as_a_problem_only(doctor, install, monkeypatch):
-    monkeypatch.setenv("ENGINE_CORE_PLUGINS", "acme-plugin,bad-plugin,engine-core-author")
-    install("bad-plugin", {"callbacks": {"bad": "bad_module:Bad"}}, {"bad_module": "print('[]')\nraise SystemExit"})
-    result = doctor("--json")
+def test_json_too_exits_with_1_and_what_a_plugin_prints_gets_into_it_as_a_problem_only(with_bad):
+    result = with_bad("print('[]')\nraise SystemExit", "--json")
     (bad,) = [record for record in json.loads(result.stdout) if record["name"] == "bad"]
     assert (bad["status"], len(bad["problems"]), result.exit_code) == ("broken", 2, 1)
 

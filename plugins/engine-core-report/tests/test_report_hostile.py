@@ -112,11 +112,7 @@ def test_a_link_is_not_written_through(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "line",
-    [
-        {"step": -(10**308), "seconds": 1, "train/loss": 1},
-        {"step": 5, "seconds": -1e300, "train/loss": 1},
-    ],
+    "line", [{"step": -(10**308), "seconds": 1, "train/loss": 1}, {"step": 5, "seconds": -1e300, "train/loss": 1}]
 )
 def test_a_step_or_time_that_can_not_be_is_a_damaged_line(tmp_path, line):
     folder = write_run(tmp_path / "run")

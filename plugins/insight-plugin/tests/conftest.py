@@ -1,8 +1,5 @@
 """What the tests of insight-plugin share besides what all plugins' tests do: a small run."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 from parts import Memory, batches, net, trainer
@@ -11,16 +8,16 @@ from parts import Memory, batches, net, trainer
 class Seen(Memory):
     """Keeps what is logged, and looks it up by name."""
 
-    def names(self, first: str) -> list[str]:
+    def names(self, first):
         """Return the names that begin with a word, in the order they came."""
         return list(dict.fromkeys(name for _, m in self.metrics for name in m if name.startswith(f"{first}/")))
 
 
 @pytest.fixture
-def run() -> Callable[..., Any]:
+def run():
     """Return a function that trains a model with callbacks, and gives its trainer, closed, and what was logged."""
 
-    def train(model: Any = None, callbacks: Any = (), **settings: Any) -> tuple[Any, Seen]:
+    def train(model=None, callbacks=(), **settings):
         seen = Seen()
         given = {
             "max_duration": "2ep",

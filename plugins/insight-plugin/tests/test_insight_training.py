@@ -1,8 +1,6 @@
 """The callbacks change no bit of a run, and a run that was resumed logs what one that was not does."""
 
 from importlib import import_module
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,7 +13,7 @@ ALL = ["model_summary", ("norms", {"interval": "3ba"}), ("memory", {"interval": 
 EVALUATES = {"eval_dataloader": [(torch.ones(5, 4), torch.arange(5) % 3)], "eval_interval": "3ba"}
 
 
-def test_all_are_found_by_name() -> None:
+def test_all_are_found_by_name():
     records = [record for record in Registry.scan().records if record.distribution == "insight-plugin"]
     names = ["confusion", "gradient_norm", "memory", "model_summary", "norms", "profiler", "train_metrics"]
     assert sorted((record.kind, record.name) for record in records) == [("callbacks", name) for name in names]
@@ -23,7 +21,7 @@ def test_all_are_found_by_name() -> None:
 
 @pytest.mark.filterwarnings("ignore:BatchNorm .* each microbatch:UserWarning")
 @pytest.mark.parametrize("settings", [{}, {"precision": "amp_bf16", "microbatch_size": 3}], ids=["plain", "bf16"])
-def test_no_bit_of_a_run_changes(run: Any, settings: Any) -> None:
+def test_no_bit_of_a_run_changes(run, settings):
     plain, without = run(**EVALUATES, **settings)
     watched, seen = run(callbacks=ALL, **EVALUATES, **settings)
     for stateful in (lambda trainer: trainer.state.model, lambda trainer: trainer.state.optimizers[0]):
@@ -32,7 +30,7 @@ def test_no_bit_of_a_run_changes(run: Any, settings: Any) -> None:
         assert without.values(name) == seen.values(name) != []
 
 
-def logged(*seen: Any) -> tuple[Any, ...]:
+def logged(*seen):
     """Return the norms, the files, and the steps at which memory was logged."""
     metrics = [(step, values) for each in seen for step, values in each.metrics]
     norms = [(step, values) for step, values in metrics if any(name.startswith("norms/") for name in values)]
@@ -41,7 +39,7 @@ def logged(*seen: Any) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("cut", [1, 3, pytest.param(6, marks=pytest.mark.full)])
-def test_a_run_that_was_resumed_logs_what_one_that_was_not_does(run: Any, tmp_path: Path, cut: int) -> None:
+def test_a_run_that_was_resumed_logs_what_one_that_was_not_does(run, tmp_path, cut):
     saver = ("checkpoint_saver", {"folder": tmp_path})
     pause = at("batch_end", lambda state: state.timestamp.batch == cut and state.pause_training())
     _, whole = run(callbacks=ALL, **EVALUATES)
@@ -51,7 +49,7 @@ def test_a_run_that_was_resumed_logs_what_one_that_was_not_does(run: Any, tmp_pa
     assert len(logged(whole)[0]) == 3
 
 
-def test_a_lazy_model_trains_and_is_watched(run: Any) -> None:
+def test_a_lazy_model_trains_and_is_watched(run):
     model = torch.nn.Sequential(torch.nn.LazyLinear(5), torch.nn.ReLU(), torch.nn.LazyLinear(3))
     _, seen = run(model, callbacks=ALL, optimizers=lambda parameters: torch.optim.SGD(parameters, lr=0.1))
     assert "[8, 3]" in seen.files[0][2]
@@ -61,6 +59,6 @@ def test_a_lazy_model_trains_and_is_watched(run: Any) -> None:
 @pytest.mark.parametrize(
     ("module", "name"), [("gradient_norm", "GradientNorm"), ("profiler", "Profiler"), ("train_metrics", "TrainMetrics")]
 )
-def test_its_former_place_in_the_core_leads_here(module: str, name: str) -> None:
+def test_its_former_place_in_the_core_leads_here(module, name):
     with pytest.warns(DeprecationWarning, match=f"insight_plugin.{module}"):
         assert getattr(import_module(f"engine_core.callbacks.{module}"), name) is getattr(insight_plugin, name)

@@ -2,8 +2,6 @@
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -16,7 +14,7 @@ from engine_core_author import RecordingDestination
 from insight_plugin import ModelSummary
 
 
-def files_of(model: Any, *given: Any) -> dict[str, str]:
+def files_of(model, *given):
     """Return the files that one forward pass leaves."""
     seen, summary, state = RecordingDestination(), ModelSummary(), State(model=model)
     logger = Logger([seen])
@@ -29,17 +27,17 @@ def files_of(model: Any, *given: Any) -> dict[str, str]:
     return {name: str(content) for _, name, content in seen.files}
 
 
-def rows_of(model: Any, *given: Any) -> dict[str, dict[str, Any]]:
+def rows_of(model, *given):
     modules = json.loads(files_of(model, *given)["model_summary.json"])["modules"]
     return {row.pop("name"): row for row in modules}
 
 
-def row(kind: str, output: str | None, calls: int, parameters: int, trainable: int, **more: Any) -> dict[str, Any]:
+def row(kind, output, calls, parameters, trainable, **more):
     given = {"output": output, "calls": calls, "parameters": parameters, "trainable": trainable}
     return {"type": kind, **given, "uninitialized": False, **more}
 
 
-def test_in_a_run_it_is_logged_once_at_the_first_batch(run: Any) -> None:
+def test_in_a_run_it_is_logged_once_at_the_first_batch(run):
     trainer, seen = run(callbacks=ModelSummary())
     assert [(step, name) for step, name, _ in seen.files] == [(0, "model_summary.txt"), (0, "model_summary.json")]
     assert seen.files[0][2].splitlines() == [
@@ -55,7 +53,7 @@ def test_in_a_run_it_is_logged_once_at_the_first_batch(run: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:BatchNorm .* each microbatch:UserWarning")
-def test_of_microbatches_the_first_one_is_seen(run: Any) -> None:
+def test_of_microbatches_the_first_one_is_seen(run):
     _, seen = run(callbacks=ModelSummary(), microbatch_size=3)
     assert json.loads(seen.files[1][2])["modules"][0]["output"] == "[3, 3]"
 
@@ -63,18 +61,18 @@ def test_of_microbatches_the_first_one_is_seen(run: Any) -> None:
 class Twice(nn.Module):
     """Calls one module twice, which is in two places, then for less rows, and one never; two layers share a weight."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.a = self.b = nn.Linear(2, 2, bias=False)
         self.tied = nn.Linear(2, 2)
         self.tied.weight = self.a.weight
         self.idle = nn.Linear(1, 5).requires_grad_(requires_grad=False)
 
-    def forward(self, inputs: torch.Tensor) -> Any:
+    def forward(self, inputs):
         return self.tied(self.b(self.a(inputs)[:1]))
 
 
-def test_what_is_shared_is_listed_and_counted_once_with_its_first_output() -> None:
+def test_what_is_shared_is_listed_and_counted_once_with_its_first_output():
     assert rows_of(Twice(), torch.zeros(3, 2)) == {
         "(model)": row("Twice", "[1, 2]", 1, 16, 6),
         "a": row("Linear", "[3, 2]", 2, 4, 4),
@@ -83,9 +81,9 @@ def test_what_is_shared_is_listed_and_counted_once_with_its_first_output() -> No
     }
 
 
-def test_a_lazy_layer_is_counted_once_it_has_run() -> None:
+def test_a_lazy_layer_is_counted_once_it_has_run():
     model = nn.ModuleDict({"runs": nn.LazyLinear(2), "idles": nn.LazyLinear(2)})
-    model.forward = model["runs"].__call__  # type: ignore[method-assign,misc,assignment]
+    model.forward = model["runs"].__call__
     files = files_of(model, torch.zeros(4, 3))
     assert files["model_summary.txt"].splitlines()[1:] == [
         "(model)  ModuleDict  [4, 2]          1  8 + uninitialized          8",
@@ -97,15 +95,15 @@ def test_a_lazy_layer_is_counted_once_it_has_run() -> None:
 class Returns(nn.Module):
     """Returns what it was made with."""
 
-    def __init__(self, output: Any) -> None:
+    def __init__(self, output):
         super().__init__()
         self.output = output
 
-    def forward(self) -> Any:
+    def forward(self):
         return self.output
 
 
-CYCLE: list[Any] = []
+CYCLE = []
 CYCLE.append(CYCLE)
 ROW = torch.zeros(2, 3)
 
@@ -123,12 +121,12 @@ ROW = torch.zeros(2, 3)
         (torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)], layout=torch.jagged), '"NestedTensor"'),
     ],
 )
-def test_outputs_of_any_form_are_shown_by_their_shapes(output: Any, shown: str) -> None:
+def test_outputs_of_any_form_are_shown_by_their_shapes(output, shown):
     assert rows_of(Returns(output))["(model)"]["output"] == shown
 
 
 @pytest.mark.parametrize("name", ["\x1b[31mred", "two\nlines", "\ud800", "n" * 5000])
-def test_names_can_neither_break_the_table_nor_a_terminal(name: str) -> None:
+def test_names_can_neither_break_the_table_nor_a_terminal(name):
     model = nn.Sequential(OrderedDict([(name, nn.Linear(1, 1))]))
     files = files_of(model, torch.zeros(1, 1))
     text = files["model_summary.txt"]
@@ -137,7 +135,7 @@ def test_names_can_neither_break_the_table_nor_a_terminal(name: str) -> None:
     assert files["model_summary.json"].encode()
 
 
-def test_of_a_huge_model_the_first_2000_modules_are_listed() -> None:
+def test_of_a_huge_model_the_first_2000_modules_are_listed():
     names = [("\x00" * 500) + str(number) for number in range(2010)]
     model = nn.Sequential(OrderedDict((name, nn.Identity()) for name in names))
     files = files_of(model, torch.zeros(1))
@@ -147,12 +145,12 @@ def test_of_a_huge_model_the_first_2000_modules_are_listed() -> None:
     assert max(len(content.encode()) for content in files.values()) < MOST_FILE_BYTES / 4
 
 
-def encoder() -> nn.TransformerEncoder:
+def encoder():
     torch.manual_seed(0)
     return nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1).eval()
 
 
-def test_a_layer_that_is_frozen_in_eval_mode_keeps_its_fast_path() -> None:
+def test_a_layer_that_is_frozen_in_eval_mode_keeps_its_fast_path():
     model, inputs = encoder(), torch.randn(2, 5, 8)
     with torch.no_grad():
         rows = rows_of(model, inputs)
@@ -161,22 +159,22 @@ def test_a_layer_that_is_frozen_in_eval_mode_keeps_its_fast_path() -> None:
 
 
 @pytest.mark.full  # it compiles
-def test_of_a_compiled_model_only_the_parameters_are_known() -> None:
-    in_place: Any = nn.Linear(2, 2)
+def test_of_a_compiled_model_only_the_parameters_are_known():
+    in_place = nn.Linear(2, 2)
     in_place.compile(backend="eager")
     for model in (in_place, torch.compile(nn.Linear(2, 2), backend="eager")):
         lines = files_of(model, torch.zeros(3, 2))["model_summary.txt"].splitlines()[1:]
         assert [line.split()[2:] for line in lines] == [["?", "?", "6", "6"]] * len(lines)
 
 
-def test_a_first_forward_that_raises_leaves_no_hook_behind_after_the_next_start_or_the_end() -> None:
-    def started() -> tuple[Any, Any]:
+def test_a_first_forward_that_raises_leaves_no_hook_behind_after_the_next_start_or_the_end():
+    def started():
         summary, state = ModelSummary(), State(model=nn.Linear(1, 1))
         summary.before_forward(state, Logger([RecordingDestination()]))
         assert of_torch._global_forward_hooks
         return summary, state
 
-    ends: list[Callable[[Any, Any], None]] = [
+    ends = [
         lambda summary, state: summary.fit_start(state, Logger()),
         lambda summary, state: summary.close(state, Logger()),
     ]
@@ -185,7 +183,7 @@ def test_a_first_forward_that_raises_leaves_no_hook_behind_after_the_next_start_
         assert not of_torch._global_forward_hooks
 
 
-def test_without_loggers_nothing_is_watched() -> None:
+def test_without_loggers_nothing_is_watched():
     summary = ModelSummary()
     summary.before_forward(State(model=nn.Linear(1, 1)), Logger())
     assert not of_torch._global_forward_hooks

@@ -1,8 +1,6 @@
 """Label smoothing keeps the rules of engine-core's conformance kit."""
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
@@ -15,31 +13,31 @@ from labels_plugin import LabelSmoothing
 class TestLabelSmoothing(AlgorithmConformance):
     """As it is by default."""
 
-    def make_algorithm(self) -> LabelSmoothing:
+    def make_algorithm(self):
         return LabelSmoothing()
 
 
 class TestLabelSmoothingOfProbabilities(TestLabelSmoothing):
     """Where the loader's targets are dense."""
 
-    def make_batches(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    def make_batches(self):
         return [(inputs, torch.eye(4)[labels]) for inputs, labels in super().make_batches()]
 
 
 class TestLabelSmoothingOfIgnoredRows(TestLabelSmoothing):
     """With ignored rows and class weights."""
 
-    def make_algorithm(self) -> LabelSmoothing:
+    def make_algorithm(self):
         return LabelSmoothing(0.3)
 
-    def make_loss(self) -> Callable[[Any, Any], Any]:
+    def make_loss(self):
         return partial(F.cross_entropy, weight=torch.tensor([1.0, 2.0, 3.0, 4.0]))
 
-    def make_batches(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    def make_batches(self):
         batches = [(inputs, labels.clone()) for inputs, labels in super().make_batches()]
         for _, labels in batches:
             labels[2::3] = -100
         return batches
 
-    def test_needs(self) -> None:
+    def test_needs(self):
         pytest.skip("in a loop that hides the loss function it refuses targets that may be ignored, and no others")

@@ -1,7 +1,5 @@
 """What label smoothing does to a training on scikit-learn's digits, as the README says."""
 
-from typing import Any
-
 import pytest
 import torch
 from parts import trainer
@@ -9,10 +7,10 @@ from torch.nn import functional as F
 
 from labels_plugin import LabelSmoothing
 
-digits: Any = pytest.importorskip("engine_core.examples.digits", reason="needs scikit-learn", exc_type=Exception)
+digits = pytest.importorskip("engine_core.examples.digits", reason="needs scikit-learn", exc_type=Exception)
 
 
-def trained(smoothing: float) -> tuple[torch.Tensor, torch.Tensor, float]:
+def trained(smoothing):
     """Return the logits and labels of the test digits after 4 epochs, and the loss that the evaluation gave."""
     torch.manual_seed(11)
     model, test = digits.DigitsNet(8), list(digits.make_loader("test", 1000))
@@ -26,15 +24,15 @@ def trained(smoothing: float) -> tuple[torch.Tensor, torch.Tensor, float]:
         return model(test[0][0]), test[0][1], loss
 
 
-def entropy(logits: torch.Tensor) -> float:
+def entropy(logits):
     return float(torch.distributions.Categorical(logits=logits).entropy().mean())
 
 
-def confidence(logits: torch.Tensor) -> float:
+def confidence(logits):
     return float(logits.softmax(1).amax(1).mean())
 
 
-def test_outputs_are_less_sure_and_as_often_right_and_their_evaluation_is_of_the_labels() -> None:
+def test_outputs_are_less_sure_and_as_often_right_and_their_evaluation_is_of_the_labels():
     plain, labels, _ = trained(0.0)
     smoothed, _, measured = trained(0.2)
     assert confidence(smoothed) < 0.8 + 0.2 / 10 < confidence(plain)  # what the targets ask for

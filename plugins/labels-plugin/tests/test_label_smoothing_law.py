@@ -1,8 +1,6 @@
 """Parts of a batch with smoothed targets, microbatches and ranks, give its step, and that is the one of torch's own."""
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
@@ -17,42 +15,41 @@ from engine_core_author import ThreadRanks
 from labels_plugin import LabelSmoothing
 
 WEIGHT = torch.tensor([0.5, 1.0, 2.0, 4.0], dtype=torch.double)
-Step = tuple[torch.Tensor, float]
 
 
-def own_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def own_loss(outputs, targets):
     """Can't be recognized as torch's."""
     return F.cross_entropy(outputs, targets)
 
 
-def counted_loss(outputs: torch.Tensor, targets: torch.Tensor) -> Loss:
+def counted_loss(outputs, targets):
     return Loss(F.cross_entropy(outputs, targets, reduction="sum"), len(targets))
 
 
-def parts_loss(outputs: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.Tensor]:
+def parts_loss(outputs, targets):
     return {"ce": F.cross_entropy(outputs, targets), "norm": outputs.square().sum(1).mean()}
 
 
 @pytest.fixture(scope="module")
-def step(one_step: Any) -> Callable[..., Step]:
+def step(one_step):
     """Return a function that gives the weights after one step, and the loss, in double precision."""
 
-    def make(batch: Any, loss: Any, smoothing: float, size: int | None = None, ranks: Any = None) -> Step:
+    def make(batch, loss, smoothing, size=None, ranks=None):
         model = nn.Linear(3, 4).double()
         nn.init.constant_(model.bias, 0.1)
         with torch.no_grad():
             model.weight.copy_(torch.arange(12.0).view(4, 3).sin())
         objective, algorithm = Objective(loss, inputs="x", targets="y"), LabelSmoothing(smoothing, target_key="y")
-        return one_step(model, batch, size, ranks, objective=objective, algorithms=algorithm)  # type: ignore[no-any-return]
+        return one_step(model, batch, size, ranks, objective=objective, algorithms=algorithm)
 
     return make
 
 
-def batch_of(target: torch.Tensor) -> dict[str, torch.Tensor]:
+def batch_of(target):
     return {"y": target, "x": torch.arange(3.0 * len(target)).view(-1, 3).double().cos()}
 
 
-def in_parts(step: Any, batch: Any, loss: Any, size: int | None) -> list[Step]:
+def in_parts(step, batch, loss, size):
     """Return the step in microbatches, and on two ranks."""
     return [step(batch, loss, 0.2, size), *ThreadRanks.run(lambda ranks: step(batch, loss, 0.2, size, ranks))]
 
@@ -65,8 +62,8 @@ def in_parts(step: Any, batch: Any, loss: Any, size: int | None) -> list[Step]:
     reduction=st.sampled_from(["mean", "sum"]),
 )
 def test_with_ignored_rows_and_class_weights_they_equal_torchs_on_the_whole_batch(
-    step: Any, labels: list[int], size: int, weighted: bool, reduction: str
-) -> None:
+    step, labels, size, weighted, reduction
+):
     batch = batch_of(torch.tensor(labels))
     loss = partial(F.cross_entropy, weight=WEIGHT if weighted else None, reduction=reduction)
     expected = step(batch, partial(loss, label_smoothing=0.2), 0.0)
@@ -84,7 +81,7 @@ def test_with_ignored_rows_and_class_weights_they_equal_torchs_on_the_whole_batc
         (parts_loss, "probabilities"),
     ],
 )
-def test_with_any_loss_and_form_of_targets_they_equal_that_of_indices(step: Any, loss: Any, form: str) -> None:
+def test_with_any_loss_and_form_of_targets_they_equal_that_of_indices(step, loss, form):
     labels = torch.arange(7) % 4
     one_hot = F.one_hot(labels, 4)
     batch = batch_of({"indices": labels, "probabilities": one_hot.double(), "one-hot integers": one_hot}[form])
@@ -93,8 +90,8 @@ def test_with_any_loss_and_form_of_targets_they_equal_that_of_indices(step: Any,
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
-def test_a_loss_that_counts_the_smoothed_targets_is_refused(step: Any) -> None:
-    def of_tokens(outputs: torch.Tensor, targets: torch.Tensor) -> Loss:
+def test_a_loss_that_counts_the_smoothed_targets_is_refused(step):
+    def of_tokens(outputs, targets):
         return Loss(F.cross_entropy(outputs, targets, reduction="sum"), (targets != -100).sum())
 
     with pytest.raises(
@@ -103,7 +100,7 @@ def test_a_loss_that_counts_the_smoothed_targets_is_refused(step: Any) -> None:
         step(batch_of(torch.arange(8) % 4), of_tokens, 0.2)
 
 
-def test_a_batch_of_ignored_rows_alone_changes_no_weight(step: Any) -> None:
+def test_a_batch_of_ignored_rows_alone_changes_no_weight(step):
     batch = batch_of(torch.full((4,), -100))
     expected = step(batch_of(torch.zeros(4).long()), lambda outputs, targets: outputs.sum() * 0, 0.0)
     assert torch.equal(step(batch, F.cross_entropy, 0.2, 2)[0], expected[0])

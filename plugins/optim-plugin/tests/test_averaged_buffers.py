@@ -1,14 +1,11 @@
 """Which buffers EMA and SWA average: those of normalization layers; all others are copied."""
 
-from typing import Any
-
 import pytest
 import torch
 from parts import batches, same, trainer
 from torch import nn
 from torch.nn import functional as F
 
-from engine_core import Trainer
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from optim_plugin import EMA, SWA, ema_update, start_average, use_average
 
@@ -16,32 +13,29 @@ BOTH = pytest.mark.parametrize("make", [lambda **k: EMA(0.5, **k), lambda **k: S
 WRAPS = [nn.utils.spectral_norm, nn.utils.parametrizations.spectral_norm]
 
 
-def make_trainer(average: Any, model: nn.Module, *callbacks: Any, **settings: Any) -> Trainer:
+def make_trainer(average, model, *callbacks, **settings):
     given = {"eval_dataloader": batches(8, 8, 8, 8), "max_duration": "3ep", "seed": 1, **settings}
     return trainer(batches(8, 8, 8, 8), model, algorithms=average, callbacks=callbacks, **given)
 
 
-def train(average: Any, model: nn.Module) -> dict[str, torch.Tensor]:
+def train(average, model):
     """Return what is averaged in a training."""
     with make_trainer(average, model) as run:
         run.fit()
-    return average.averaged_state_dict()  # type: ignore[no-any-return]
+    return average.averaged_state_dict()
 
 
 class Queue(nn.Module):
     """Keeps the latest outputs, as contrastive methods do."""
 
-    queue: torch.Tensor
-    at: torch.Tensor
-
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.line, self.norm = nn.Linear(4, 3), nn.BatchNorm1d(3)
         self.register_buffer("queue", torch.zeros(2, 3))
         self.register_buffer("at", torch.zeros((), dtype=torch.long))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = self.norm(self.line(x))
+    def forward(self, x):
+        made = self.norm(self.line(x))
         if self.training:
             self.queue[self.at % 2] = F.normalize(made.detach()[0], dim=0)
             self.at += 1
@@ -51,14 +45,12 @@ class Queue(nn.Module):
 class Kinds(Queue):
     """Has a buffer that grows with each batch, and one that the first batch makes."""
 
-    memory: torch.Tensor
-
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.register_buffer("memory", torch.zeros(0, 3))
         self.register_buffer("scale", None)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         made = super().forward(x)
         if self.training:
             self.memory = torch.cat([self.memory, made.detach()[:1]])
@@ -66,7 +58,7 @@ class Kinds(Queue):
         return made
 
 
-def normalized(wrap: Any) -> nn.Module:
+def normalized(wrap):
     torch.manual_seed(1)
     return nn.Sequential(wrap(nn.Linear(4, 4)), nn.ReLU(), wrap(nn.Linear(4, 3)))
 
@@ -117,11 +109,11 @@ def test_a_lazy_model_is_averaged_from_its_first_batch_on(make):
 @BOTH
 def test_an_evaluation_that_gives_a_buffer_another_shape_leaves_it_as_it_was(make):
     class InEval(nn.Linear):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__(4, 3)
             self.register_buffer("seen", torch.zeros(0))
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def forward(self, x):
             if not self.training:
                 self.seen.resize_(len(x))
             return super().forward(x)
@@ -131,7 +123,7 @@ def test_an_evaluation_that_gives_a_buffer_another_shape_leaves_it_as_it_was(mak
     assert model.seen.shape == average["seen"].shape == (0,)
 
 
-def shorten(state: dict[str, Any]) -> dict[str, Any]:
+def shorten(state):
     """Return an average as it was saved before: with a mean of u and v, and no word about which buffers were copied."""
     average = {name: t / 3 if name.endswith(("_u", "_v")) else t for name, t in state["average"].items()}
     return {"average": average, "count": state["count"]}
@@ -190,4 +182,4 @@ def test_anything_else_is_refused(buffers, error, message):
             use()
     norm, word = nn.BatchNorm1d(2), lambda name, buffer: "copy"
     with pytest.raises(TypeError, match="returned 'copy' for 'running_mean': let it return True to average it, False"):
-        ema_update(start_average(norm), norm, buffers=word)  # type: ignore[arg-type,return-value]
+        ema_update(start_average(norm), norm, buffers=word)

@@ -1,7 +1,6 @@
 """The averages themselves, without an engine; EMA and SWA where a loop, model or saved state is unusual."""
 
 import copy
-from typing import Any
 
 import pytest
 import torch
@@ -17,7 +16,7 @@ from optim_plugin import EMA, SAM, SWA, ema_update, held_buffers, start_average,
 from optim_plugin.averages import Average
 
 
-def randomize(model: nn.Module) -> None:
+def randomize(model):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_()
@@ -25,7 +24,7 @@ def randomize(model: nn.Module) -> None:
 
 def test_the_average_is_that_of_torch_with_buffers():
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
-    theirs: Any = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.8), use_buffers=True)
+    theirs = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.8), use_buffers=True)
     theirs.update_parameters(model)
     average = start_average(model)
     for _ in range(5):
@@ -54,7 +53,7 @@ def test_small_steps_are_not_lost_in_half_precision():
 
 
 class Tied(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.words = nn.Embedding(5, 3)
         self.out = nn.Linear(3, 5, bias=False)
@@ -74,10 +73,7 @@ def test_tied_parameters_are_averaged_once_and_under_both_names_in_a_copy_that_h
 
 
 class Masked(nn.Module):
-    mask: torch.Tensor
-    lowest: torch.Tensor
-
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.register_buffer("mask", torch.full((2, 2), -torch.inf).triu(1))
         self.register_buffer("lowest", torch.tensor([torch.inf, 1.0]))
@@ -102,7 +98,7 @@ def test_buffers_that_are_not_persistent_are_not_weights():
 def test_names_are_those_of_the_model_without_its_wrappers():
     model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 1)))
     names = list(start_average(model))
-    compiled: Any = torch.compile(nn.DataParallel(model), backend="eager")
+    compiled = torch.compile(nn.DataParallel(model), backend="eager")
     assert list(start_average(compiled)) == names == list(model.state_dict())
     model[1] = torch.compile(model[1], backend="eager")
     assert list(start_average(model)) == names
@@ -137,9 +133,9 @@ def test_an_average_of_another_model_and_what_is_none_are_refused():
     with pytest.raises(ValueError, match="the model has no 'other'"):
         ema_update({**start_average(model), "other": torch.zeros(1)}, model)
     with pytest.raises(TypeError, match="an average is tensors by name, not Linear: start_average makes one"):
-        ema_update(model, model)  # type: ignore[arg-type]
+        ema_update(model, model)
     with pytest.raises(TypeError, match="the average of 'bias' is not a tensor but int"):
-        swa_update({**start_average(model), "bias": 1}, model, 1)  # type: ignore[dict-item]
+        swa_update({**start_average(model), "bias": 1}, model, 1)
 
 
 def test_a_decay_that_is_not_a_share_and_a_mean_of_no_weights_are_refused():
@@ -151,7 +147,7 @@ def test_a_decay_that_is_not_a_share_and_a_mean_of_no_weights_are_refused():
         swa_update(start_average(model), model, count=0)
 
 
-def fire(algorithm: Any, model: nn.Module | None, *events: Event) -> None:
+def fire(algorithm, model, *events):
     with Engine(State(model=model, algorithms=[algorithm]), Logger()) as engine:
         for event in events:
             engine.run_event(event)
@@ -182,9 +178,7 @@ def test_a_loop_without_a_clock_updates_after_each_batch():
 class Expanded(nn.Linear):
     """Has a buffer of which three elements are one in memory."""
 
-    scale: torch.Tensor
-
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(3, 3)
         self.register_buffer("scale", torch.ones(1).expand(3))
 
@@ -212,13 +206,11 @@ def test_an_expanded_frozen_parameter_is_averaged_and_comes_back_as_it_was():
 class Sparse(nn.Linear):
     """Has a buffer that is not a dense tensor, such as a graph's neighbours."""
 
-    near: torch.Tensor
-
-    def __init__(self, layout: torch.layout = torch.sparse_coo) -> None:
+    def __init__(self, layout=torch.sparse_coo):
         super().__init__(3, 3)
         self.register_buffer("near", torch.eye(3).to_sparse(layout=layout))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return super().forward(torch.sparse.mm(self.near, x.T).T)
 
 
@@ -265,9 +257,7 @@ def test_a_lazy_model_is_refused_until_it_has_run():
 
 
 class Peak(nn.Module):
-    peak: torch.Tensor
-
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.register_buffer("peak", torch.ones(()))
 
@@ -315,10 +305,7 @@ def test_a_run_without_a_model_and_a_saved_average_of_another_are_refused_in_the
 
 @pytest.mark.parametrize(
     ("algorithm", "saved", "ends", "averages"),
-    [
-        (EMA(0.5, "3ba"), {}, [5, 6, 7], [2.0, 5.0, 5.0]),
-        (SWA(0.0, "3ba"), {"count": 2}, [5, 6, 9], [2.0, 4.0, 5.0]),
-    ],
+    [(EMA(0.5, "3ba"), {}, [5, 6, 7], [2.0, 5.0, 5.0]), (SWA(0.0, "3ba"), {"count": 2}, [5, 6, 9], [2.0, 4.0, 5.0])],
     ids=["ema", "swa"],
 )
 def test_a_loaded_average_moves_on_where_the_saved_one_would_have(algorithm, saved, ends, averages):
@@ -337,7 +324,7 @@ def test_a_loaded_average_moves_on_where_the_saved_one_would_have(algorithm, sav
 
 
 def test_resumed_leniently_with_other_weights_the_average_is_dropped_named_and_starts_again(tmp_path):
-    def make(outputs: int, **settings: Any) -> Any:
+    def make(outputs, **settings):
         given = {"algorithms": EMA(), "callbacks": CheckpointSaver(tmp_path), "max_duration": "4ep", **settings}
         return trainer(model=nn.Linear(4, outputs), **given)
 
@@ -359,7 +346,7 @@ def test_averages_follow_weights_that_move():
     average = Average(model)
     model.to("cuda")
     nn.init.ones_(model[0].weight)
-    average.update(get_ema_multi_avg_fn(0.5))  # type: ignore[no-untyped-call]
+    average.update(get_ema_multi_avg_fn(0.5))
     assert {tensor.device.type for tensor in average.copies().values()} == {"cuda"}
 
 

@@ -1,7 +1,6 @@
 """EMA in a run: its start, half-life and warm-up against the recurrence by hand, what is in the model, refusals."""
 
 import warnings
-from typing import Any
 
 import pytest
 import torch
@@ -41,7 +40,7 @@ def test_evaluation_sees_the_average_and_training_its_own_weights():
     assert all(same(left, recorder.steps[-1]) for left in recorder.left)
 
 
-def broken(good: int) -> Any:
+def broken(good):
     """Return some good batches, then one that fails in the model."""
     return [*batches(*[8] * good), (torch.ones(8, 5), torch.zeros(8, dtype=torch.long))]
 
@@ -71,14 +70,14 @@ def test_a_saved_average_is_evaluated_without_any_fit():
     assert same(recorder.evaluated[0], ema.averaged_state_dict())
 
 
-def replace_norm(model: Any) -> None:
+def replace_norm(model):
     """New statistics for the same weight and bias."""
     norm = nn.BatchNorm1d(6)
     norm.weight, norm.bias = model[1].weight, model[1].bias
     model[1] = norm
 
 
-CHANGES: dict[str, tuple[Any, str, Event]] = {
+CHANGES = {
     "another": (lambda net: setattr(net[0], "weight", nn.Parameter(net[0].weight.data)), "0.weight", Event.EVAL_START),
     "parametrized": (lambda net: nn.utils.parametrizations.weight_norm(net[0]), "0.weight", Event.BATCH_END),
     "none": (lambda net: setattr(net[1], "running_mean", None), "1.running_mean", Event.BATCH_END),
@@ -120,7 +119,7 @@ def test_two_averages_in_one_run_are_refused_with_both_names(pair, names):
     assert all(name in str(caught.value) for name in names)
 
 
-def train(ema: EMA, *callbacks: Any, **settings: Any) -> EMA:
+def train(ema, *callbacks, **settings):
     """Train for 12 batches of 8 rows, 4 in an epoch."""
     torch.manual_seed(1)
     with make_trainer(ema, *callbacks, model=nn.Linear(4, 3), **{"max_duration": "3ep", **settings}) as trainer:
@@ -236,7 +235,7 @@ def test_the_decay_is_0_999_unless_something_else_is_said():
     assert (EMA(half_life="9ba").decay, EMA(half_life="9ba").half_life) == (None, "9ba")
 
 
-def told_of(ema: EMA, **settings: Any) -> str:
+def told_of(ema, **settings):
     """Return what is warned of as training starts, nothing if nothing is."""
     given = {"model": nn.Linear(1, 1), "train_dataloader": batches(8, 8, 8, 8), **settings}
     state = State(algorithms=[ema], **given)

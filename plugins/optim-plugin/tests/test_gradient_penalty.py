@@ -1,8 +1,5 @@
 """The penalty is that of the formula: in a run, in parts and on ranks with SAM, with others, twice; and refusals."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
 import pytest
 import torch
 from optim_parts import make_trainer
@@ -16,12 +13,12 @@ from engine_core_author import ThreadRanks
 from optim_plugin import SAM, GradientPenalty, input_gradient_penalty
 
 
-def net(*, seed: int = 0) -> nn.Sequential:
+def net(*, seed=0):
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 4)).double()
 
 
-def data(rows: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
+def data(rows=6):
     generator = torch.Generator().manual_seed(3)
     return torch.randn(rows, 3, generator=generator, dtype=torch.double), torch.arange(rows) % 4
 
@@ -68,7 +65,7 @@ def test_what_is_compiled_has_no_second_derivative_and_is_refused_at_the_first_b
     if what == "'1'":
         model[1] = torch.compile(model[1])
     state = State(
-        model=torch.compile(model) if what == "the model" else model,  # type: ignore[arg-type]
+        model=torch.compile(model) if what == "the model" else model,
         loss_fn=torch.compile(loss) if what == "'loss_fn'" else loss,
         algorithms=[GradientPenalty()],
         batch=data(),
@@ -77,21 +74,21 @@ def test_what_is_compiled_has_no_second_derivative_and_is_refused_at_the_first_b
         engine.run_event("after_dataloader")
 
 
-def make_data() -> list[tuple[torch.Tensor, torch.Tensor]]:
+def make_data():
     return [(x.double(), y) for x, y in batches(7, 7, 7)]
 
 
-def make_net() -> nn.Sequential:
+def make_net():
     torch.manual_seed(1)
     return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).double()
 
 
-def train(model: nn.Module, algorithms: Any, data: Any = None, **settings: Any) -> None:
+def train(model, algorithms, data=None, **settings):
     with make_trainer(algorithms, model=model, data=data or make_data(), **settings) as trainer:
         trainer.fit()
 
 
-def close(one: nn.Module, other: nn.Module) -> bool:
+def close(one, other):
     pairs = zip(one.parameters(), other.parameters(), strict=True)
     return all(torch.allclose(p, q, rtol=0, atol=1e-12) for p, q in pairs)
 
@@ -100,12 +97,12 @@ class Double(Algorithm):
     """An augmentation of what the model gets."""
 
     metadata = AlgorithmMetadata(events=("before_forward", "after_forward"), tags=("augmentation",), writes=("batch",))
-    kept: Any = None
+    kept = None
 
-    def match(self, event: Event, state: State) -> bool:
+    def match(self, event, state):
         return True
 
-    def apply(self, event: Event, state: State, logger: Logger) -> None:
+    def apply(self, event, state, logger):
         if event is Event.BEFORE_FORWARD:
             self.kept = state.batch
             state.batch_set_item(0, state.batch_get_item(0) * 2)
@@ -136,7 +133,7 @@ def test_the_model_gets_an_alias_and_the_batch_comes_back():
 
 @pytest.mark.parametrize("first", [True, False])
 def test_it_takes_the_gradient_by_what_an_augmentation_made(first):
-    algorithms: list[Algorithm] = [Double(), GradientPenalty(weight=1.0)]
+    algorithms = [Double(), GradientPenalty(weight=1.0)]
     ours, doubled = make_net(), make_net()
     train(ours, algorithms if first else algorithms[::-1])
     train(doubled, GradientPenalty(weight=1.0), [(x * 2, y) for x, y in make_data()])
@@ -164,7 +161,7 @@ def test_a_scaler_is_refused():
 
 def test_a_model_that_ignores_its_inputs_is_refused_by_name():
     class Deaf(nn.Linear):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def forward(self, x):
             return super().forward(x.detach())
 
     with pytest.raises(ValueError, match="does not depend") as error:
@@ -174,14 +171,14 @@ def test_a_model_that_ignores_its_inputs_is_refused_by_name():
 
 class SquareOnce(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+    def forward(ctx, x):
         ctx.save_for_backward(x)
         return x * x
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        return 2 * ctx.saved_tensors[0] * gradient  # type: ignore[no-any-return]
+    def backward(ctx, gradient):
+        return 2 * ctx.saved_tensors[0] * gradient
 
 
 @pytest.mark.parametrize(
@@ -194,7 +191,7 @@ class SquareOnce(torch.autograd.Function):
 )
 def test_operations_without_a_second_derivative_raise_what_the_readme_quotes(operation, said):
     class Once(nn.Linear):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def forward(self, x):
             return super().forward(operation(x)[:, :3])
 
     with pytest.raises(RuntimeError, match=said):
@@ -224,25 +221,25 @@ WEIGHTS = {"x": 0.5, "z": 0.2}
 class Product(nn.Module):
     """Has two inputs whose slopes depend on each other, and its own loss."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         torch.manual_seed(0)
         self.net = nn.ModuleDict({key: nn.Linear(4, 3) for key in "xz"}).double()
 
-    def forward(self, batch: Batch) -> torch.Tensor:
+    def forward(self, batch):
         return torch.tanh(self.net["x"](batch["x"])) * torch.tanh(self.net["z"](batch["z"]))
 
-    def loss(self, outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
+    def loss(self, outputs, batch):
         return F.cross_entropy(outputs, batch["y"])
 
 
-def make_batch() -> Batch:
+def make_batch():
     generator = torch.Generator().manual_seed(5)
     inputs = {key: torch.randn(6, 4, generator=generator).double() for key in "xz"}
     return {**inputs, "y": torch.randint(0, 3, (6,), generator=generator)}
 
 
-def one_step_of(algorithms: Sequence[Algorithm], **settings: Any) -> tuple[float, list[torch.Tensor]]:
+def one_step_of(algorithms, **settings):
     """Return the loss of one step and its gradients."""
     model = Product()
     given = {"max_duration": "1ba", "optimizers": torch.optim.SGD(model.parameters(), lr=0.1), "device": "cpu"}
@@ -251,7 +248,7 @@ def one_step_of(algorithms: Sequence[Algorithm], **settings: Any) -> tuple[float
     return trainer.state.loss.item(), [p.grad for p in model.parameters() if p.grad is not None]
 
 
-def train_by_hand(keys: Sequence[str]) -> tuple[float, list[torch.Tensor]]:
+def train_by_hand(keys):
     model, batch = Product(), make_batch()
     watched = [batch[key].requires_grad_() for key in keys]
     loss = model.loss(model(batch), batch)
@@ -274,38 +271,34 @@ WEIGHT = torch.tensor([0.5, 1.0, 2.0], dtype=torch.double)
 RHO, FACTOR = 0.3, 0.7
 
 
-def tokens(outputs: torch.Tensor, targets: torch.Tensor) -> Loss:
+def tokens(outputs, targets):
     return Loss(F.cross_entropy(outputs, targets, reduction="sum"), (targets != -100).sum())
 
 
-def parts(outputs: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.Tensor]:
+def parts(outputs, targets):
     return {"square": outputs.square().sum(1).mean(), "first": outputs[:, 0].exp().mean()}
 
 
 # Each with what its mean divides the sum by, and the sum.
-LOSSES: dict[str, tuple[Any, Callable[..., Any], Callable[..., torch.Tensor]]] = {
+LOSSES = {
     "ignored and weighted": (
         nn.CrossEntropyLoss(WEIGHT),
         lambda y: WEIGHT[y[y >= 0]].sum(),
         lambda out, y: F.cross_entropy(out, y, WEIGHT, reduction="sum"),
     ),
-    "sum": (
-        nn.CrossEntropyLoss(reduction="sum"),
-        lambda y: 1,
-        lambda out, y: F.cross_entropy(out, y, reduction="sum"),
-    ),
+    "sum": (nn.CrossEntropyLoss(reduction="sum"), lambda y: 1, lambda out, y: F.cross_entropy(out, y, reduction="sum")),
     "Loss of tokens": (tokens, lambda y: (y >= 0).sum(), lambda out, y: F.cross_entropy(out, y, reduction="sum")),
     "rows, in parts": (parts, len, lambda out, y: (out.square().sum(1) + out[:, 0].exp()).sum()),
 }
 
 
-def make_tokens() -> dict[str, torch.Tensor]:
+def make_tokens():
     generator = torch.Generator().manual_seed(5)
     y = torch.tensor([0, -100, 1, 2, -100, -100, 1])
     return {"y": y, "x": torch.randn(7, 4, generator=generator, dtype=torch.double)}
 
 
-def make_tanh_net() -> nn.Sequential:
+def make_tanh_net():
     net = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
     for number, parameter in enumerate(net.parameters()):
         nn.init.constant_(parameter, 0.1)
@@ -313,20 +306,20 @@ def make_tanh_net() -> nn.Sequential:
     return net
 
 
-def vector(net: nn.Module) -> torch.Tensor:
+def vector(net):
     return nn.utils.parameters_to_vector(net.parameters()).detach()
 
 
-def by_hand(name: str, *, penalized: bool, sharp: bool) -> Any:
+def by_hand(name, *, penalized, sharp):
     _, count_of, sum_of = LOSSES[name]
     net, batch = make_tanh_net(), make_tokens()
 
-    def backward() -> torch.Tensor:
+    def backward():
         net.zero_grad()
         x, count = batch["x"].clone().requires_grad_(), count_of(batch["y"])
         total = sum_of(net(x), batch["y"])
         (slope,) = torch.autograd.grad(total, x, create_graph=True)
-        loss: torch.Tensor = (total + FACTOR * penalized * slope.square().sum()) / count
+        loss = (total + FACTOR * penalized * slope.square().sum()) / count
         loss.backward()
         return torch.cat([p.grad.flatten() for p in net.parameters() if p.grad is not None])
 
@@ -346,8 +339,8 @@ def by_hand(name: str, *, penalized: bool, sharp: bool) -> Any:
     [("rows, in parts", True, False), ("Loss of tokens", False, True), *((name, True, True) for name in LOSSES)],
 )
 def test_whatever_the_loss_counts_the_step_is_that_of_the_whole_batch(one_step, name, penalized, sharp):
-    def made(size: int | None, ranks: Any = None) -> Any:
-        algorithms: list[Algorithm] = [GradientPenalty(FACTOR, "x")] * penalized + [SAM(RHO)] * sharp
+    def made(size, ranks=None):
+        algorithms = [GradientPenalty(FACTOR, "x")] * penalized + [SAM(RHO)] * sharp
         objective = Objective(LOSSES[name][0], inputs="x", targets="y")
         return one_step(make_tanh_net(), make_tokens(), size, ranks, objective=objective, algorithms=algorithms)
 

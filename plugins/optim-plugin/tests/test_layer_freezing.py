@@ -1,9 +1,7 @@
 """LayerFreezing: the schedule literally, which layers count, what stays, resumed runs, and what is refused."""
 
 import copy
-from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
 
 import pytest
 import torch
@@ -12,7 +10,7 @@ from parts import Memory, batches, trainer
 from torch import nn
 from torch.nn import functional as F
 
-from engine_core import Callback, Engine, Event, Logger, State, Trainer
+from engine_core import Callback, Engine, Event, Logger, State
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.errors import ArgumentError, EngineError
 from engine_core.time import Timestamp
@@ -27,14 +25,14 @@ def test_anything_but_a_model_is_refused(function):
             function(model)
 
 
-def make_mixed_net() -> nn.Sequential:
+def make_mixed_net():
     torch.manual_seed(2)
     return nn.Sequential(
         nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Sequential(nn.Linear(6, 6), nn.Tanh()), nn.Linear(6, 3)
     )
 
 
-def frozen_of(model: nn.Module) -> list[str]:
+def frozen_of(model):
     return [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
 
 
@@ -113,7 +111,7 @@ def test_what_the_user_froze_stays_and_does_not_count():
 
 def test_parameters_of_the_model_itself_are_its_first_layer():
     class Prompted(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.body = nn.Linear(2, 2)
             self.prompt = nn.Parameter(torch.zeros(2))
@@ -122,7 +120,7 @@ def test_parameters_of_the_model_itself_are_its_first_layer():
 
 
 def test_a_compiled_model_has_the_layers_of_the_original():
-    compiled: Any = torch.compile(nn.DataParallel(make_mixed_net()), backend="eager")
+    compiled = torch.compile(nn.DataParallel(make_mixed_net()), backend="eager")
     assert freeze_layers(compiled, 0.5) == ["0", "1"]
 
 
@@ -153,7 +151,7 @@ def test_anything_but_a_fraction_of_layers_of_the_model_is_refused(arguments, me
         freeze_layers(make_mixed_net(), *arguments)
 
 
-def make_net() -> nn.Sequential:
+def make_net():
     torch.manual_seed(1)
     return nn.Sequential(*(nn.Linear(4, 4) for _ in range(4)), nn.Linear(4, 3))
 
@@ -161,28 +159,27 @@ def make_net() -> nn.Sequential:
 class Recorder(Callback):
     """Keeps the weights after each batch, and how many layers were frozen in it."""
 
-    def __init__(self) -> None:
-        self.weights: list[list[torch.Tensor]] = []
-        self.frozen: list[int] = []
+    def __init__(self):
+        self.weights = []
+        self.frozen = []
 
-    def batch_end(self, state: Any, logger: Logger) -> None:
+    def batch_end(self, state, logger):
         self.weights.append([layer.weight.detach().clone() for layer in state.model])
         self.frozen.append(sum(not layer.weight.requires_grad for layer in state.model))
 
 
-def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
+def make_optimizer(model):
     return torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
 
 
 DATA = batches(8, 8, 8, 8, 8)
 
 
-def make_trainer(algorithms: Any, *callbacks: Any, model: Any = None, data: Any = DATA, **settings: Any) -> Trainer:
+def make_trainer(algorithms, *callbacks, model=None, data=DATA, **settings):
     """Return one of 20 batches."""
     model = model or make_net()
     given = {"algorithms": algorithms, "callbacks": callbacks, "optimizers": make_optimizer(model), **settings}
-    made: Trainer = trainer(data, model, max_duration="4ep", seed=1, **given)
-    return made
+    return trainer(data, model, max_duration="4ep", seed=1, **given)
 
 
 HALF = [0] * 12 + [1, 1, 2, 2, 3, 3, 4, 4]
@@ -298,19 +295,19 @@ NET_LAYERS = [f"net.{i}" for i in range(5)]
 class WithUnused(nn.Module):
     """Defines a last layer that is not part of the loss."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.net, self.unused = make_net(), nn.Linear(4, 4)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.net(x)  # type: ignore[no-any-return]
+    def forward(self, x):
+        return self.net(x)
 
 
 @pytest.mark.parametrize("at", [9, 11, 12, 13, 17])
 def test_a_resumed_run_counts_freezes_logs_and_trains_as_the_uninterrupted_one(tmp_path, at):
     """Layers count after batch 11; the checkpoint's model has all trainable again, and there are no gradients yet."""
 
-    def train(folder: str, *callbacks: Any, **settings: Any) -> tuple[Any, Any, Any]:
+    def train(folder, *callbacks, **settings):
         algorithm, logged, saver = LayerFreezing(), Memory(), CheckpointSaver(tmp_path / folder, interval="100ep")
         how = {"model": WithUnused(), "loggers": [logged], **settings}
         with make_trainer(algorithm, saver, *callbacks, **how) as run:
@@ -334,7 +331,7 @@ def test_with_a_loader_without_length_layers_count_where_an_epoch_ends():
     assert algorithm.state_dict() == {"frozen": 0, "layers": [str(i) for i in range(5)]}
 
 
-def iter_of(batches: list[Any]) -> Any:
+def iter_of(batches):
     """Return a loader of these batches that does not know how many they are."""
     return type("Unsized", (), {"__iter__": lambda self: iter(batches)})()
 
@@ -342,13 +339,13 @@ def iter_of(batches: list[Any]) -> Any:
 class SometimesShort(nn.Module):
     """Leaves out its last layers in some steps, as dropped blocks do."""
 
-    def __init__(self, length_of: Callable[[int], int]) -> None:
+    def __init__(self, length_of):
         super().__init__()
         self.net, self.length_of, self.step = make_net(), length_of, 0
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         self.step += 1
-        return self.net[: self.length_of(self.step)](x)[:, :3]  # type: ignore[no-any-return]
+        return self.net[: self.length_of(self.step)](x)[:, :3]
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,17 +14,17 @@ from optim_plugin import LayerFreezing, freeze_layers, trainable_layers
 CHANNELS_LAST = torch.channels_last
 
 
-def make_net() -> nn.Sequential:
+def make_net():
     return nn.Sequential(
         nn.Conv2d(4, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.GroupNorm(2, 4), nn.Conv2d(4, 4, 1)
     )
 
 
-def frozen(model: nn.Sequential) -> list[int]:
+def frozen(model):
     return [place for place, layer in enumerate(model) if any(not p.requires_grad for p in layer.parameters())]
 
 
-def counts(model: nn.Sequential, batch_format: Any = torch.contiguous_format) -> list[list[int]]:
+def counts(model, batch_format=torch.contiguous_format):
     """Return which layers are frozen after each of ten batches."""
     seen = []
     recorder = type("Recorder", (Callback,), {"batch_end": lambda *_: seen.append(frozen(model))})()
@@ -49,15 +47,15 @@ def test_in_the_usual_format_each_layer_is_frozen_when_it_is_due():
 class Block(nn.Module):
     """Uses its norm before a layer that trains; RAFT, for one, defines the convolutions of a block before its norms."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.one, self.two, self.norm = nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3), nn.GroupNorm(2, 4)
 
-    def __iter__(self) -> Iterator[nn.Module]:
+    def __iter__(self):
         return self.children()
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.two(self.norm(self.one(x)))  # type: ignore[no-any-return]
+    def forward(self, x):
+        return self.two(self.norm(self.one(x)))
 
 
 HERE = """
@@ -84,13 +82,13 @@ def test_in_channels_last_weights_or_batches_a_norm_is_frozen_with_the_layer_bef
     ("fraction", "expected"), [(0.0, []), (0.2, [0, 1]), (0.4, [0, 1]), (0.6, [0, 1, 3, 4]), (1.0, [0, 1, 3, 4])]
 )
 def test_the_function_does_so_too(fraction, expected):
-    model: Any = make_net().to(memory_format=CHANNELS_LAST)
+    model = make_net().to(memory_format=CHANNELS_LAST)
     assert freeze_layers(model, fraction, trainable_layers(model)) == [str(place) for place in expected]
     assert frozen(model) == expected
 
 
 def test_if_only_norms_would_be_left_the_layer_before_them_still_trains():
-    model: Any = nn.Sequential(nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3), nn.GroupNorm(2, 4), nn.GroupNorm(2, 4))
+    model = nn.Sequential(nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3), nn.GroupNorm(2, 4), nn.GroupNorm(2, 4))
     model.to(memory_format=CHANNELS_LAST)
     assert freeze_layers(model, 1.0) == ["0"]
 
@@ -98,7 +96,7 @@ def test_if_only_norms_would_be_left_the_layer_before_them_still_trains():
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("channels", [1, 4])
 def test_the_format_is_told_by_the_strides(size, channels):
-    def net() -> Any:
+    def net():
         return nn.Sequential(nn.Conv2d(channels, 4, size), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(4, 4))
 
     assert freeze_layers(net(), 0.4) == ["0"]

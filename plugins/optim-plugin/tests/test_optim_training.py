@@ -1,9 +1,7 @@
 """On scikit-learn's digits averaging, freezing, the penalty and SAM do to a training what their docs say."""
 
 import copy
-from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import pytest
 import torch
@@ -12,7 +10,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional as F
 
-from engine_core import Callback, Logger, State, Trainer
+from engine_core import Callback, Trainer
 from engine_core.examples.digits import Accuracy, DigitsNet, make_loader
 from optim_plugin import EMA, SAM, SWA, GradientPenalty, LayerFreezing
 
@@ -20,22 +18,22 @@ from optim_plugin import EMA, SAM, SWA, GradientPenalty, LayerFreezing
 class Curve(Callback):
     """Keeps what each evaluation measured, and the weights of the last layer in it."""
 
-    def __init__(self) -> None:
-        self.losses: list[float] = []
-        self.weights: list[torch.Tensor] = []
+    def __init__(self):
+        self.losses = []
+        self.weights = []
 
-    def eval_start(self, state: Any, logger: Logger) -> None:
+    def eval_start(self, state, logger):
         self.weights.append(state.model.layers[-1].weight.detach().clone())
 
-    def eval_end(self, state: State, logger: Logger) -> None:
+    def eval_end(self, state, logger):
         self.losses.append(state.metrics["eval/loss"])
 
-    def steps(self) -> float:
+    def steps(self):
         """Return how far the evaluated weights move in the second half of the evaluations."""
         return sum((new - old).norm().item() for old, new in pairwise(self.weights[len(self.weights) // 2 :]))
 
 
-def train(algorithms: Any, lr: float = 0.2, more: Sequence[Callback] = (), **settings: Any) -> tuple[Trainer, Curve]:
+def train(algorithms, lr=0.2, more=(), **settings):
     """Train on 512 digits in batches of 32 with a learning rate that makes the loss jump."""
     torch.manual_seed(3)
     model, curve = DigitsNet(channels=4), Curve()
@@ -77,11 +75,11 @@ def test_the_mean_of_the_last_epochs_has_a_lower_loss_than_their_weights_have_on
 class Snapshot(Callback):
     """Keeps the weights before a batch."""
 
-    def __init__(self, batch: int) -> None:
+    def __init__(self, batch):
         self.batch = batch
-        self.weights: dict[str, torch.Tensor] = {}
+        self.weights = {}
 
-    def batch_start(self, state: Any, logger: Logger) -> None:
+    def batch_start(self, state, logger):
         if state.timestamp.batch == self.batch:
             self.weights = copy.deepcopy(dict(state.model.named_parameters()))
 
@@ -90,18 +88,18 @@ def test_frozen_layers_stay_where_they_were_and_the_net_still_learns():
     """Of 5 layers 2 are frozen before the end at level 0.5, the second from 0.84 of the 96 batches on."""
     snapshot = Snapshot(81)
     trainer, curve = train(LayerFreezing(start=0.2, level=0.5), lr=0.05, more=[snapshot])
-    parameters = dict(trainer.state.model.named_parameters())  # type: ignore[union-attr]
+    parameters = dict(trainer.state.model.named_parameters())
     stay = [name for name, parameter in parameters.items() if torch.equal(parameter, snapshot.weights[name])]
     assert stay == ["layers.0.weight", "layers.0.bias", "layers.2.weight", "layers.2.bias"]
     assert curve.losses[-1] < 0.5 * curve.losses[0]
 
 
-def digits() -> tuple[torch.Tensor, torch.Tensor]:
-    data: Any = load_digits()
+def digits():
+    data = load_digits()
     return torch.tensor(data.data / 16, dtype=torch.float32), torch.tensor(data.target)
 
 
-def trained(algorithms: Any) -> nn.Sequential:
+def trained(algorithms):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 10))
     with make_trainer(algorithms, model=model, data=batches_of_digits(1280), max_duration="40ep") as trainer:
@@ -109,7 +107,7 @@ def trained(algorithms: Any) -> nn.Sequential:
     return model
 
 
-def steepness_and_accuracy(model: nn.Module) -> tuple[float, float]:
+def steepness_and_accuracy(model):
     """Return the mean norm of the gradient of a row's own loss by the row, and the accuracy, on rows held out."""
     x, y = (part[1280:] for part in digits())
     x.requires_grad_()
@@ -126,17 +124,17 @@ def test_gradients_by_inputs_are_smaller_at_the_same_accuracy():
     assert penalised[1] - plain[1] > -0.01
 
 
-def batches_of_digits(rows: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def batches_of_digits(rows):
     x, y = digits()
     return list(zip(x[:rows].split(64), y[:rows].split(64), strict=True))
 
 
-def squared_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def squared_error(outputs, targets):
     """Return the squared distance to the corner of the class; it does not flatten as it is learned."""
     return (outputs - F.one_hot(targets, 10)).square().sum(1).mean()
 
 
-def trained_to_corners(algorithms: Any) -> nn.Sequential:
+def trained_to_corners(algorithms):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 10))
     cosine = lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 30)  # noqa: E731
@@ -146,7 +144,7 @@ def trained_to_corners(algorithms: Any) -> nn.Sequential:
     return model
 
 
-def loss_up_the_slope(model: nn.Sequential, rho: float) -> tuple[float, float]:
+def loss_up_the_slope(model, rho):
     """Return the loss on all rows at the weights, and `rho` up the slope."""
     x, y = (torch.cat(parts) for parts in zip(*batches_of_digits(640), strict=True))
     model.zero_grad()

@@ -3,8 +3,6 @@
 import copy
 import math
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any
 
 import pytest
 import torch
@@ -20,48 +18,42 @@ from optim_plugin import SAM, held_buffers, sharpness_aware_gradients
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+OPTIMIZERS = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=0.01),
     "adam": lambda parameters: torch.optim.Adam(parameters, lr=0.01),
 }
 
 
-def make_net(*, norm: bool = True) -> nn.Sequential:
+def make_net(*, norm=True):
     torch.manual_seed(1)
-    middle: nn.Module = nn.BatchNorm1d(8) if norm else nn.Tanh()
+    middle = nn.BatchNorm1d(8) if norm else nn.Tanh()
     return nn.Sequential(nn.Linear(4, 8), middle, nn.ReLU(), nn.Linear(8, 3))
 
 
-def train(model: nn.Module, algorithms: Any, optimizers: Any, **settings: Any) -> dict[str, torch.Tensor]:
+def train(model, algorithms, optimizers, **settings):
     with make_trainer(algorithms, model=model, optimizers=optimizers, **settings) as trainer:
         trainer.fit()
     return dict(model.state_dict())
 
 
-def gradients_by_hand(model: nn.Module, batch: Batch, clip: float | None) -> None:
+def gradients_by_hand(model, batch, clip):
     model.zero_grad()
     F.cross_entropy(model(batch[0]), batch[1]).backward()
     if clip is not None:
         nn.utils.clip_grad_norm_(model.parameters(), clip)
 
 
-def train_by_hand(
-    model: nn.Module,
-    optimizers: Sequence[torch.optim.Optimizer],
-    rho: float,
-    interval: int = 1,
-    clip: float | None = None,
-) -> dict[str, torch.Tensor]:
+def train_by_hand(model, optimizers, rho, interval=1, clip=None):
     for step, batch in enumerate(batches(8, 8, 8, 8) * 2):
         gradients_by_hand(model, batch, clip)
         trained = [p for p in model.parameters() if p.grad is not None]
         if (step + 1) % interval == 0:
             statistics = copy.deepcopy(dict(model.named_buffers()))
             weights = [p.detach().clone() for p in trained]
-            norm = torch.stack([p.grad.norm() for p in trained]).norm().item()  # type: ignore[union-attr]
+            norm = torch.stack([p.grad.norm() for p in trained]).norm().item()
             with torch.no_grad():
                 for p in trained:
-                    p.add_(p.grad, alpha=rho / norm)  # type: ignore[arg-type]
+                    p.add_(p.grad, alpha=rho / norm)
             gradients_by_hand(model, batch, clip)
             with torch.no_grad():
                 for p, weight in zip(trained, weights, strict=True):
@@ -89,7 +81,7 @@ def test_both_gradients_are_clipped():
 
 
 def test_the_norm_is_over_the_parameters_of_all_optimizers():
-    def both(model: nn.Sequential) -> list[torch.optim.Optimizer]:
+    def both(model):
         return [OPTIMIZERS["sgd"](model[:2].parameters()), OPTIMIZERS["adam"](model[3].parameters())]
 
     ours, hand = make_net(), make_net()
@@ -117,7 +109,7 @@ def test_parameters_of_no_optimizer_are_not_moved_and_not_in_the_norm():
 def test_the_closure_sees_the_weights_of_the_formula():
     one, other = nn.Parameter(torch.tensor([1.0, 2.0])), nn.Parameter(torch.tensor([3.0], dtype=torch.double))
     one.grad, other.grad = torch.tensor([2.0, 3.0]), torch.tensor([6.0], dtype=torch.double)  # norm 7
-    seen: list[list[float]] = []
+    seen = []
     assert sharpness_aware_gradients([one, other, one], lambda: seen.extend(p.tolist() for p in (one, other)) or 5, 0.7)
     assert seen[0] == pytest.approx([1.2, 2.3], abs=1e-6) and seen[1] == pytest.approx([3.6], abs=1e-6)
     assert one.tolist() == [1.0, 2.0] and other.tolist() == [3.0]
@@ -132,7 +124,7 @@ def test_weights_come_back_bit_for_bit_where_subtracting_would_not():
     assert torch.equal(weight, before) and math.copysign(1.0, weight[2].item()) == -1.0
 
 
-def _interrupt() -> None:
+def _interrupt():
     raise KeyboardInterrupt
 
 
@@ -141,7 +133,7 @@ def test_the_first_gradients_are_free_while_the_closure_runs():
     weight.grad = torch.ones(3)
     storage = weakref.ref(weight.grad)
 
-    def closure() -> bool:
+    def closure():
         weight.grad = None
         return storage() is None
 
@@ -174,7 +166,7 @@ def test_arguments_are_checked_before_anything():
     with pytest.raises(ValueError, match="rho=-1"):
         sharpness_aware_gradients([weight], lambda: 1, rho=-1)
     with pytest.raises(TypeError, match="closure=None can't be called"):
-        sharpness_aware_gradients([weight], None)  # type: ignore[arg-type]
+        sharpness_aware_gradients([weight], None)
 
 
 def test_sparse_embeddings_are_refused_at_the_first_batch():
@@ -196,14 +188,14 @@ def test_a_frozen_parameter_with_an_old_gradient_and_those_without_are_left_alon
 class Counting(nn.Module):
     """Has buffers of all kinds, and changes them in forward."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.register_buffer("seen", torch.zeros((), dtype=torch.long))
         self.register_buffer("replaced", torch.zeros(2), persistent=False)
         self.register_buffer("expanded", torch.ones(1).expand(3))
         self.register_buffer("none", None)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         self.seen += 1
         self.replaced = self.replaced + 1
         self.expanded = (self.expanded * 2).mean().expand(3)
@@ -228,7 +220,7 @@ def test_a_custom_loop_offers_its_closure():
     model, seen = nn.Linear(2, 1, bias=False), []
     nn.init.zeros_(model.weight)
 
-    def closure() -> torch.Tensor:
+    def closure():
         seen.append(model.weight[0].tolist())
         model.weight.grad = torch.tensor([[3.0, 4.0]])
         return torch.zeros(())
@@ -245,10 +237,10 @@ class Scale(Algorithm):
 
     metadata = AlgorithmMetadata(events=("before_train_batch", "after_train_batch"), writes=("batch",))
 
-    def match(self, event: Event, state: State) -> bool:
+    def match(self, event, state):
         return True
 
-    def apply(self, event: Event, state: State, logger: Logger) -> None:
+    def apply(self, event, state, logger):
         state.batch_set_item(0, state.batch_get_item(0) * (2.0 if event is Event.BEFORE_TRAIN_BATCH else 0.5))
 
 
@@ -257,10 +249,10 @@ class HalveGradients(Algorithm):
 
     metadata = AlgorithmMetadata(events=("after_train_batch",), writes=("model",))
 
-    def match(self, event: Event, state: State) -> bool:
+    def match(self, event, state):
         return True
 
-    def apply(self, event: Event, state: Any, logger: Logger) -> None:
+    def apply(self, event, state, logger):
         for parameter in state.model.parameters():
             parameter.grad *= 0.5
 
@@ -268,21 +260,21 @@ class HalveGradients(Algorithm):
 class Look(Callback):
     """Keeps the inputs of each forward pass, and the gradients of the last backward pass and of the step."""
 
-    def __init__(self) -> None:
-        self.inputs: list[torch.Tensor] = []
+    def __init__(self):
+        self.inputs = []
         self.computed = self.used = torch.zeros(())
 
-    def before_forward(self, state: State, logger: Logger) -> None:
+    def before_forward(self, state, logger):
         self.inputs.append(state.batch_get_item(0))
 
-    def after_backward(self, state: Any, logger: Logger) -> None:
+    def after_backward(self, state, logger):
         self.computed = state.model.weight.grad.clone()
 
-    def batch_end(self, state: Any, logger: Logger) -> None:
+    def batch_end(self, state, logger):
         self.used = state.model.weight.grad.clone()
 
 
-def look_at(algorithms: list[Algorithm]) -> Look:
+def look_at(algorithms):
     look = Look()
     data = [(torch.ones(4, 3), torch.tensor([0, 1, 0, 1]))]
     with make_trainer(algorithms, look, model=nn.Linear(3, 2), data=data, max_duration="1ba") as trainer:
@@ -292,14 +284,14 @@ def look_at(algorithms: list[Algorithm]) -> Look:
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_the_second_pass_sees_what_others_undo_at_its_event(place):
-    algorithms: list[Algorithm] = [Scale()]
+    algorithms = [Scale()]
     algorithms.insert(place, SAM())
     assert [inputs.unique().tolist() for inputs in look_at(algorithms).inputs] == [[2.0], [2.0]]
 
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_an_algorithm_that_edits_gradients_edits_those_of_the_second_pass(place):
-    algorithms: list[Algorithm] = [HalveGradients()]
+    algorithms = [HalveGradients()]
     algorithms.insert(place, SAM())
     look = look_at(algorithms)
     assert len(look.inputs) == 2

@@ -2,7 +2,6 @@
 
 import copy
 from contextlib import nullcontext
-from typing import Any
 
 import pytest
 import torch
@@ -20,18 +19,18 @@ from optim_plugin import SAM
 class Seen(Callback):
     """Keeps what the passes of a step show at some events."""
 
-    def __init__(self) -> None:
-        self.outputs: list[torch.Tensor] = []
-        self.losses: list[Any] = []
-        self.end: tuple[Any, ...] = ()
+    def __init__(self):
+        self.outputs = []
+        self.losses = []
+        self.end = ()
 
-    def after_forward(self, state: State, logger: Logger) -> None:
+    def after_forward(self, state, logger):
         self.outputs.append(state.outputs)
 
-    def after_backward(self, state: State, logger: Logger) -> None:
+    def after_backward(self, state, logger):
         self.losses.append(state.loss)
 
-    def batch_end(self, state: State, logger: Logger) -> None:
+    def batch_end(self, state, logger):
         self.end = (state.outputs, state.loss)
 
 
@@ -44,14 +43,14 @@ class AddNoise(Algorithm):
         writes=("batch",),
     )
 
-    def __init__(self) -> None:
-        self.calls: list[Event] = []
+    def __init__(self):
+        self.calls = []
         self.offset, self.kept = 0.0, None
 
-    def match(self, event: Event, state: State) -> bool:
+    def match(self, event, state):
         return True
 
-    def apply(self, event: Event, state: State, logger: Logger) -> None:
+    def apply(self, event, state, logger):
         self.calls.append(event)
         if event is Event.BEFORE_TRAIN_BATCH:
             self.offset += 1.0
@@ -65,19 +64,19 @@ class AddNoise(Algorithm):
 class Fail(Callback):
     """Raises in a pass of the first step; until then the weights are kept."""
 
-    def __init__(self, error: BaseException, in_pass: int) -> None:
+    def __init__(self, error, in_pass):
         self.error, self.in_pass = error, in_pass
         self.passes, self.moved = 0, False
-        self.weights: dict[str, torch.Tensor] = {}
+        self.weights = {}
 
-    def before_forward(self, state: State, logger: Logger) -> None:
+    def before_forward(self, state, logger):
         assert state.model is not None
         self.passes += 1
         if self.passes == 1:
             self.weights = copy.deepcopy(dict(state.model.named_parameters()))
         self.moved = any(not torch.equal(p, self.weights[name]) for name, p in state.model.named_parameters())
 
-    def after_loss(self, state: State, logger: Logger) -> None:
+    def after_loss(self, state, logger):
         if self.passes == self.in_pass:
             raise self.error
 
@@ -138,7 +137,7 @@ def test_an_exception_in_the_second_pass_leaves_loss_and_outputs_of_the_first():
     model, first = nn.Linear(4, 3), (torch.ones(8, 3), torch.ones(()))
     state = State(model=model, algorithms=[sam := SAM()], outputs=first[0], loss=first[1])
 
-    def closure() -> None:
+    def closure():
         state.outputs = state.loss = torch.zeros(())
         raise KeyboardInterrupt
 

@@ -13,14 +13,14 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import SWALR, update_bn
 from torch.utils.data import DataLoader, TensorDataset
 
-from engine_core import Callback, Engine, Event, Logger, State, Trainer
+from engine_core import Callback, Engine, Event, Logger, State
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.errors import EngineError
 from engine_core_author import ThreadRanks
 from optim_plugin import SWA
 
 
-def make_trainer(swa: SWA, recorder: Recorder, **settings: Any) -> Trainer:
+def make_trainer(swa, recorder, **settings):
     """Return one of 20 batches in 4 epochs."""
     given = {"max_duration": "4ep", **settings}
     return optim_parts.make_trainer(swa, recorder, data=batches(8, 8, 8, 8, 8), **given)
@@ -92,13 +92,13 @@ def test_intervals_are_whole_epochs_or_batches_and_the_start_is_within_the_train
 DATA = batches(8, 8, 8, 8, 8)
 
 
-def make_loader(**settings: Any) -> DataLoader[Any]:
+def make_loader(**settings):
     """Return a loader whose order is that of its own generator."""
     rows = TensorDataset(*map(torch.cat, zip(*DATA, strict=True)))
     return DataLoader(rows, 8, shuffle=True, **{"generator": torch.Generator().manual_seed(3), **settings})
 
 
-def make_net() -> nn.Sequential:
+def make_net():
     torch.manual_seed(1)
     norm = nn.BatchNorm1d(8)
     return nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 8), norm, nn.utils.spectral_norm(nn.Linear(8, 3)))
@@ -109,12 +109,12 @@ class Counted(list[Any]):
 
     passes = 0
 
-    def __iter__(self) -> Any:
+    def __iter__(self):
         self.passes += 1
         return super().__iter__()
 
 
-def make_with_loader(swa: Any, *callbacks: Any, data: Any = None, **settings: Any) -> Trainer:
+def make_with_loader(swa, *callbacks, data=None, **settings):
     given = {"model": make_net(), "max_duration": "4ep", **settings}
     return optim_parts.make_trainer(swa, *callbacks, data=data or DATA, **given)
 
@@ -172,7 +172,7 @@ def test_a_norm_that_is_frozen_keeps_its_statistics():
 
 
 def test_a_step_in_whose_middle_it_comes_is_the_same():
-    def evaluate(state: Any) -> None:
+    def evaluate(state):
         if state.timestamp.batch > 12:
             trainer.eval(batches(8))
 
@@ -206,7 +206,7 @@ def test_a_resumed_run_is_that_of_one_go(tmp_path):
 
 
 def test_on_several_ranks_they_are_the_mean_of_those_of_the_ranks_loaders():
-    def averages(shifts: Any, ranks: Any) -> dict[str, torch.Tensor]:
+    def averages(shifts, ranks):
         swa = SWA(start=0.5, update_bn=[x + shifts[ranks.rank] for x, _ in DATA])
         with make_with_loader(swa, parallel=ranks) as trainer:
             trainer.fit()
@@ -241,18 +241,18 @@ def test_it_needs_whole_weights():
 class Rates(Callback):
     """The learning rates that each batch is trained with."""
 
-    def __init__(self) -> None:
-        self.seen: list[list[float]] = []
+    def __init__(self):
+        self.seen = []
 
-    def after_train_batch(self, state: Any, logger: Logger) -> None:
+    def after_train_batch(self, state, logger):
         self.seen.append([round(float(group["lr"]), 10) for group in state.optimizers[0].param_groups])
 
 
-def halving(optimizer: torch.optim.Optimizer) -> LambdaLR:
+def halving(optimizer):
     return LambdaLR(optimizer, lambda step: 0.5**step)
 
 
-def make_with_rates(swa: SWA, *callbacks: Any, lrs: tuple[float, ...] = (0.8,), **settings: Any) -> Trainer:
+def make_with_rates(swa, *callbacks, lrs=(0.8,), **settings):
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
     layers = (model[0], model[2])
@@ -261,7 +261,7 @@ def make_with_rates(swa: SWA, *callbacks: Any, lrs: tuple[float, ...] = (0.8,), 
     return optim_parts.make_trainer(swa, *callbacks, optimizers=torch.optim.SGD(groups), **given)
 
 
-def rates(swa: SWA, **settings: Any) -> list[float]:
+def rates(swa, **settings):
     recorder = Rates()
     with make_with_rates(swa, recorder, **settings) as trainer:
         trainer.fit()
@@ -316,7 +316,7 @@ def test_a_rate_that_is_a_tensor_stays_the_same_tensor():
 def test_a_run_that_is_resumed_has_the_same_rates_weights_and_average(tmp_path, stop):
     """Before the start, at it, on the way, and at the end of an epoch on the way."""
 
-    def run(folder: str, *callbacks: Any, **settings: Any) -> tuple[SWA, Any, list[list[float]]]:
+    def run(folder, *callbacks, **settings):
         swa, recorder = SWA(start=0.5, swa_lr=0.1, anneal="7ba"), Rates()
         saver = CheckpointSaver(tmp_path / folder, interval="100ep")
         with make_with_rates(swa, recorder, saver, *callbacks, schedulers=halving, **settings) as trainer:

@@ -1,8 +1,5 @@
 """What the tests of sb-plugin share besides what all plugins' tests do: an engine to drive."""
 
-from collections.abc import Callable, Iterator
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
@@ -14,11 +11,11 @@ X, Y = torch.randn(8, 3, generator=torch.Generator().manual_seed(1)), torch.aran
 
 
 @pytest.fixture
-def engine_of() -> Iterator[Callable[..., Engine]]:
+def engine_of():
     """Return a function that makes an engine with one algorithm, past INIT, with a batch of 8 rows."""
     engines = []
 
-    def make(algorithm: Any, logger: Logger | None = None, **fields: Any) -> Engine:
+    def make(algorithm, logger=None, **fields):
         torch.manual_seed(3)
         given = {"model": nn.Linear(3, 4), "loss_fn": F.cross_entropy, "seed": 7, "batch": (X, Y), **fields}
         engines.append(Engine(State(**{"algorithms": [algorithm], **given}), logger or Logger()))
@@ -31,10 +28,10 @@ def engine_of() -> Iterator[Callable[..., Engine]]:
 
 
 @pytest.fixture
-def pruned() -> Callable[..., Any]:
+def pruned():
     """Return a function that lets an engine prune a batch, and gives what is left of it."""
 
-    def prune(engine: Engine, batch: Any = (X, Y)) -> Any:
+    def prune(engine, batch=(X, Y)):
         engine.state.batch = batch
         engine.run_event(Event.AFTER_DATALOADER)
         return engine.state.batch

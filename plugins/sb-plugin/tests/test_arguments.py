@@ -1,7 +1,6 @@
 """Wrong arguments, and such as exclude each other, are refused where they are given, with what to do."""
 
 import re
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,13 +15,13 @@ IDS = {"index_key": 2}
 REUSE = {"reuse": "on", "scale_factor": 1}
 
 
-def scorer(batch: Any, state: Any) -> Any: ...
+def scorer(batch, state): ...
 
 
-def selector(scores: Any, k: int, generator: Any) -> Any: ...
+def selector(scores, k, generator): ...
 
 
-WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
+WRONG = [
     ({"keep": 0.0}, ValueError, r"keep=0\.0 .*\(0, 1\].*as 0\.5"),
     ({"keep": 1.5}, ValueError, r"keep=1\.5 .*\(0, 1\]"),
     ({"keep": True}, TypeError, r"keep=True \(bool\) has to be a number"),
@@ -47,7 +46,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"momentum": 1, "scorer": "carried", **IDS}, ValueError, r"momentum=1 has to be within \[0, 1\)"),
     ({"generator_seed": -1}, ValueError, r"generator_seed=-1 has to be within \[0, inf\)"),
 ]
-EXCLUDED: list[tuple[dict[str, Any], str]] = [
+EXCLUDED = [
     ({"scorer": "carried"}, "scorer='carried' keeps scores by example and needs index_key"),
     ({"scorer": "stale"}, "scorer='stale' keeps scores by example and needs index_key"),
     ({"selector": "uniform", "scorer": "carried", **IDS}, "'carried' is not used with selector='uniform'"),
@@ -72,7 +71,7 @@ EXCLUDED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def named(value: Any) -> str:
+def named(value):
     """Return a test's id, the same in each process that runs the tests: no addresses."""
     return re.sub(r" at 0x\w+", "", str(value))[:40]
 
@@ -82,7 +81,7 @@ def named(value: Any) -> str:
     [*WRONG, *((given, ValueError, re.escape(words)) for given, words in EXCLUDED)],
     ids=named,
 )
-def test_the_constructor_refuses(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_the_constructor_refuses(arguments, error, message):
     with pytest.raises(error, match=message):
         SelectiveBackprop(**arguments)
 
@@ -99,12 +98,12 @@ def test_the_constructor_refuses(arguments: dict[str, Any], error: type[Exceptio
     ],
     ids=named,
 )
-def test_what_goes_together_is_taken(arguments: dict[str, Any]) -> None:
+def test_what_goes_together_is_taken(arguments):
     algorithm = SelectiveBackprop(**arguments)
     assert {name: getattr(algorithm, name) for name in arguments} == arguments
 
 
-def test_numpy_numbers_and_all_kinds_of_keys_are_taken() -> None:
+def test_numpy_numbers_and_all_kinds_of_keys_are_taken():
     pair = (lambda batch: batch.x, setattr)
     algorithm = SelectiveBackprop(keep=np.float32(0.5), interrupt=np.int64(3), input_key="x", target_key=pair)
     assert (algorithm.keep, algorithm.interrupt, algorithm.target_key) == (0.5, 3, pair)
@@ -122,14 +121,14 @@ def test_numpy_numbers_and_all_kinds_of_keys_are_taken() -> None:
         ({"input": torch.tensor(1.0)}, TypeError, "input has to be a tensor of rows"),
     ],
 )
-def test_the_function_refuses(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_the_function_refuses(arguments, error, message):
     right = {"input": torch.zeros(8, 3), "target": torch.zeros(8), "model": nn.Identity(), "loss_fun": nn.L1Loss()}
     with pytest.raises(error, match=message):
         select_using_loss(**{**right, **arguments})
 
 
 class ScoresWhenCalled:
-    def __call__(self, batch: Any, state: Any) -> torch.Tensor:
+    def __call__(self, batch, state):
         return batch[0].sum(1)
 
 
@@ -142,13 +141,13 @@ class ScoresWhenCalled:
         ({"selector": lambda a, b, c, d: a}, "missing a required argument: 'd'"),
     ],
 )
-def test_a_function_that_cannot_be_called_later_is_refused_now(given: Any, said: str) -> None:
+def test_a_function_that_cannot_be_called_later_is_refused_now(given, said):
     with pytest.raises(ArgumentTypeError, match=re.escape(said)):
         SelectiveBackprop(scale_factor=1, **given)
 
 
 @pytest.mark.parametrize("scorer", [ScoresWhenCalled(), lambda batch, state, power=2: batch, max])
-def test_what_can_be_called_so_is_taken(scorer: Any) -> None:
+def test_what_can_be_called_so_is_taken(scorer):
     assert SelectiveBackprop(scale_factor=1, scorer=scorer).scorer is scorer
 
 
@@ -175,7 +174,7 @@ CARRIED = {**ALWAYS, "index_key": 2, "scale_factor": 1, "scorer": "carried"}
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_its_needs_and_events_are_those_of_its_arguments(arguments: dict[str, Any], needs: str, events: str) -> None:
+def test_its_needs_and_events_are_those_of_its_arguments(arguments, needs, events):
     metadata, always = SelectiveBackprop(**arguments).metadata, {"init", "fit_start", "after_dataloader", "fit_end"}
     assert metadata.needs == tuple(needs.split())
     assert metadata.events == tuple(event for event in Event if event in {*always, *events.split()})

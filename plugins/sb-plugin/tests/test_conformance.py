@@ -1,14 +1,11 @@
 """Selective Backprop keeps the rules of engine-core's conformance kit, and the audit finds nothing in it."""
 
-from collections.abc import Sequence
-from typing import Any
-
 import pytest
 import torch
 from parts import trainer
 from torch import nn
 
-from engine_core import Algorithm, AlgorithmMetadata, AlgorithmPass, Event, State
+from engine_core import Algorithm, AlgorithmMetadata, Event
 from engine_core_author import AlgorithmConformance, PassConformance
 from engine_core_author.audit_callback import Audit
 from sb_plugin import SelectiveBackprop
@@ -22,30 +19,30 @@ class InvertOddBatches(Algorithm):
 
     metadata = AlgorithmMetadata(events=("after_dataloader",), tags=("augmentation",), writes=("batch",))
 
-    def match(self, event: Event, state: State) -> bool:
+    def match(self, event, state):
         return event is Event.AFTER_DATALOADER and state.timestamp.batch % 2 == 1
 
-    def apply(self, event: Event, state: State, logger: Any) -> None:
+    def apply(self, event, state, logger):
         state.batch_set_item(0, -state.batch_get_item(0))
 
 
 class TestSelectiveBackprop(AlgorithmConformance):
     """From the first step on, at full size."""
 
-    def make_algorithm(self) -> SelectiveBackprop:
+    def make_algorithm(self):
         return SelectiveBackprop(start=0, end=1, keep=0.5, scale_factor=1, interrupt=0)
 
-    def make_others(self) -> Sequence[Algorithm]:
+    def make_others(self):
         return [InvertOddBatches(), *super().make_others()]
 
 
 class TestSelectiveBackpropAtHalfSize(TestSelectiveBackprop):
     """Within an interval, with ordinary steps between."""
 
-    def make_algorithm(self) -> SelectiveBackprop:
+    def make_algorithm(self):
         return SelectiveBackprop(start=0.2, end=0.9, keep=0.75, scale_factor=0.5, interrupt=3)
 
-    def make_model(self) -> nn.Module:
+    def make_model(self):
         torch.manual_seed(0)
         return nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
@@ -53,14 +50,14 @@ class TestSelectiveBackpropAtHalfSize(TestSelectiveBackprop):
 class TestSortSelectiveBackpropFirst(PassConformance):
     """The pass that puts it first."""
 
-    def make_pass(self) -> AlgorithmPass:
+    def make_pass(self):
         return sort_selective_backprop_first
 
 
 @pytest.mark.parametrize(
     ("scale_factor", "settings"), [(1, {}), (0.5, {"microbatch_size": 3}), (0.5, {"precision": "amp_bf16"})]
 )
-def test_the_audit_finds_nothing(scale_factor: float, settings: dict[str, Any]) -> None:
+def test_the_audit_finds_nothing(scale_factor, settings):
     x = torch.randn(32, 2, 8, 8)
     data = list(zip(x.split(8), (x.mean((1, 2, 3)) > 0).long().split(8), strict=True))
     norm = nn.GroupNorm(2, 4) if "microbatch_size" in settings else nn.BatchNorm2d(4)

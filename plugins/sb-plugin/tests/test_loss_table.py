@@ -2,7 +2,6 @@
 
 import math
 import warnings
-from typing import Any
 
 import pytest
 import torch
@@ -18,21 +17,21 @@ ROWS = st.lists(st.tuples(st.integers(0, 9), LOSSES), max_size=8)
 BATCHES = st.lists(ROWS, max_size=8)
 
 
-def ids_of(*ids: int) -> torch.Tensor:
+def ids_of(*ids):
     return torch.tensor(ids, dtype=torch.long)
 
 
-def near(values: list[float]) -> Any:
+def near(values):
     return pytest.approx(values, rel=1e-5, abs=1e-5, nan_ok=True)
 
 
-def means(rows: list[tuple[int, float]]) -> dict[int, float]:
+def means(rows):
     """Return the mean loss of each id, NaN where that is not finite."""
     losses = {key: [loss for other, loss in rows if other == key] for key, _ in rows}
     return {key: sum(some) / len(some) if all(map(math.isfinite, some)) else NAN for key, some in losses.items()}
 
 
-def filled(*losses: float) -> LossTable:
+def filled(*losses):
     """Return a table of the examples 0, 1, 2 ..."""
     table = LossTable("cpu")
     table.record(torch.arange(len(losses)), torch.tensor(losses))
@@ -48,16 +47,16 @@ def filled(*losses: float) -> LossTable:
     interrupted=st.integers(0, 8),
 )
 def test_a_table_is_a_dict_of_moving_averages_also_when_it_is_restored(
-    few: int, batches: list[Any], momentum: float, keep_finite: bool, interrupted: int
-) -> None:
+    few, batches, momentum, keep_finite, interrupted
+):
     """With few enough ids that Python counts them, and with more."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sb_plugin.table._FEW", few)
         compare_with_a_dict(batches, momentum, keep_finite, interrupted)
 
 
-def compare_with_a_dict(batches: list[Any], momentum: float, keep_finite: bool, interrupted: int) -> None:
-    table, known = LossTable("cpu"), dict[int, float]()
+def compare_with_a_dict(batches, momentum, keep_finite, interrupted):
+    table, known = LossTable("cpu"), {}
     for step, rows in enumerate(batches):
         if step == interrupted:
             saved, table = table.state_dict(), LossTable("cpu")
@@ -80,24 +79,24 @@ def compare_with_a_dict(batches: list[Any], momentum: float, keep_finite: bool, 
 class Visited:
     """The scores of examples by their ids, with the numbers of their visits: how StaleScores is meant."""
 
-    def __init__(self, refresh: int) -> None:
+    def __init__(self, refresh):
         self.refresh = refresh
-        self.score: dict[int, float] = {}
-        self.visits: dict[int, int] = {}
-        self.scored_at: dict[int, int] = {}
+        self.score = {}
+        self.visits = {}
+        self.scored_at = {}
 
-    def since(self, key: int) -> int:
+    def since(self, key):
         """Return how many visits ago an example was scored, at the visit that comes now."""
         return self.visits[key] + 1 - self.scored_at[key]
 
-    def due(self, ids: list[int]) -> list[int]:
+    def due(self, ids):
         due = [row for row, key in enumerate(ids) if key not in self.score or self.since(key) >= self.refresh]
         if len(due) == 1 < len(ids):
             others = [row for row in range(len(ids)) if row not in due]
             due.append(max(others, key=lambda row: (self.since(ids[row]), -row)))
         return sorted(due)
 
-    def scores(self, ids: list[int], rows: list[tuple[int, float]]) -> list[float]:
+    def scores(self, ids, rows):
         for key in set(ids):
             self.visits[key] = self.visits.get(key, 0) + 1
         self.score.update(means(rows))
@@ -107,9 +106,7 @@ class Visited:
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(batches=BATCHES, refresh=st.integers(1, 4), interrupted=st.integers(0, 8))
-def test_stale_scores_are_those_of_counted_visits_also_when_they_are_restored(
-    batches: list[Any], refresh: int, interrupted: int
-) -> None:
+def test_stale_scores_are_those_of_counted_visits_also_when_they_are_restored(batches, refresh, interrupted):
     stale, expected = StaleScores(refresh, "cpu"), Visited(refresh)
     for step, rows in enumerate(batches):
         if step == interrupted:
@@ -126,9 +123,7 @@ def test_stale_scores_are_those_of_counted_visits_also_when_they_are_restored(
 @pytest.mark.parametrize(
     ("of_losses", "of_ids"), [(torch.bfloat16, torch.int8), (torch.float64, torch.uint8), (torch.float16, torch.int64)]
 )
-def test_losses_of_any_precision_are_kept_in_single_precision_without_a_graph(
-    of_losses: torch.dtype, of_ids: torch.dtype
-) -> None:
+def test_losses_of_any_precision_are_kept_in_single_precision_without_a_graph(of_losses, of_ids):
     table, losses = LossTable("cpu"), torch.tensor([1.5, 2.0], dtype=of_losses, requires_grad=True)
     table.record(torch.tensor([100, 3], dtype=of_ids), losses * 2)
     found = table.look_up(torch.tensor([3, 100, 4], dtype=of_ids))
@@ -145,7 +140,7 @@ def test_losses_of_any_precision_are_kept_in_single_precision_without_a_graph(
         (torch.tensor([0, 2**28]), ArgumentError, "from 0 to 268435455, but these go from 0 to 268435456"),
     ],
 )
-def test_what_cannot_be_ids_is_refused_and_nothing_grows(ids: Any, error: type[Exception], message: str) -> None:
+def test_what_cannot_be_ids_is_refused_and_nothing_grows(ids, error, message):
     table, stale = filled(1.0), StaleScores(3, "cpu")
     for use in (table.look_up, stale.due, lambda some: table.record(some, torch.zeros(2))):
         with pytest.raises(error, match=message):
@@ -155,7 +150,7 @@ def test_what_cannot_be_ids_is_refused_and_nothing_grows(ids: Any, error: type[E
         table.record(ids_of(0, 1), torch.ones(1))
 
 
-def test_an_empty_batch_changes_nothing() -> None:
+def test_an_empty_batch_changes_nothing():
     table, stale, none = filled(1.0), StaleScores(3, "cpu"), ids_of()
     table.record(none, torch.empty(0), momentum=0.5)
     assert table.look_up(none).shape == stale.due(none).shape == stale.scores(none, none, torch.empty(0)).shape == (0,)
@@ -165,13 +160,11 @@ def test_an_empty_batch_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(("length", "device"), [(0, "meta"), (2**24, "meta"), (2**24 + 1, "cpu")])
-def test_a_table_lives_on_the_device_up_to_64_mebibytes(length: int, device: str) -> None:
+def test_a_table_lives_on_the_device_up_to_64_mebibytes(length, device):
     assert home(torch.device("meta"), length) == torch.device(device)
 
 
-def test_a_table_goes_to_the_cpu_when_its_ids_and_not_its_reserve_exceed_the_limit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_table_goes_to_the_cpu_when_its_ids_and_not_its_reserve_exceed_the_limit(monkeypatch):
     """A device that can't be read from stands for the CPU: what goes there is seen by where it is."""
     monkeypatch.setattr("sb_plugin.table._ON_DEVICE", 10)
     monkeypatch.setattr("sb_plugin.table.home", lambda device, n: device if n <= 10 else torch.device("meta"))
@@ -184,13 +177,13 @@ def test_a_table_goes_to_the_cpu_when_its_ids_and_not_its_reserve_exceed_the_lim
         stale.due(ids_of(11)).tolist()
 
 
-def test_a_refresh_beyond_all_visits_scores_once() -> None:
+def test_a_refresh_beyond_all_visits_scores_once():
     stale = StaleScores(2**40, "cpu")
     stale.scores(ids_of(0), ids_of(0), torch.ones(1))
     assert stale.due(ids_of(0)).tolist() == []
 
 
-def test_what_is_saved_is_a_copy_up_to_the_highest_id_seen() -> None:
+def test_what_is_saved_is_a_copy_up_to_the_highest_id_seen():
     table, stale, ids = LossTable("cpu"), StaleScores(3, "cpu"), ids_of(3, 1)
     table.look_up(ids_of(50))
     table.record(ids, torch.tensor([1.0, NAN]))
@@ -204,7 +197,7 @@ def test_what_is_saved_is_a_copy_up_to_the_highest_id_seen() -> None:
     assert (both["visits"].dtype, both["visits"].tolist()) == (torch.int32, [0, 1, 0, 1])
 
 
-def test_what_was_loaded_is_not_written_to() -> None:
+def test_what_was_loaded_is_not_written_to():
     state = {"table": torch.ones(2), "visits": torch.zeros(2, dtype=torch.int32)}
     table, stale = LossTable("cpu"), StaleScores(3, "cpu")
     table.load_state_dict(state)
@@ -214,7 +207,7 @@ def test_what_was_loaded_is_not_written_to() -> None:
     assert {name: values.tolist() for name, values in state.items()} == {"table": [1, 1], "visits": [0, 0]}
 
 
-def nested() -> torch.Tensor:
+def nested():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they are a prototype
         return torch.nested.nested_tensor([torch.tensor(1.0), torch.tensor(2.0)])
@@ -241,7 +234,7 @@ TABLE, VISITS = torch.ones(2), torch.zeros(2, dtype=torch.int32)
         ({"table": TABLE, "visits": VISITS[:1]}, "has 1 'visits' for a 'table' of 2"),
     ],
 )
-def test_a_state_that_was_never_saved_is_refused_and_nothing_of_it_taken(state: Any, message: str) -> None:
+def test_a_state_that_was_never_saved_is_refused_and_nothing_of_it_taken(state, message):
     stale = StaleScores(3, "cpu")
     stale.scores(ids_of(0), ids_of(0), torch.tensor([5.0]))
     with pytest.raises(ArgumentError, match=message):

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import pytest
 import torch
@@ -24,14 +23,14 @@ from sb_plugin.reuse import LinearOutputs, unsound
 class Causal(nn.Module):
     """A block of a language model, with its head."""
 
-    def __init__(self, width: int = 128) -> None:
+    def __init__(self, width=128):
         super().__init__()
         self.norm, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width, bias=False)
         self.head = nn.Linear(width, 10)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         n, length, width = x.shape
         q, k, v = (part.view(n, length, 4, -1).transpose(1, 2) for part in self.qkv(self.norm(x)).chunk(3, -1))
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
@@ -42,37 +41,37 @@ class Causal(nn.Module):
 class Odd(nn.Module):
     """One layer twice, one with the weights of another, one not in each forward, one that is frozen."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.twice, self.tied, self.seldom, self.frozen = (nn.Linear(32, 32) for _ in range(4))
         self.tied.weight = self.twice.weight
         self.frozen.requires_grad_(False)
         self.seen = 0
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         self.seen += 1  # twice in each step
         x = self.twice(self.twice(x).relu()).relu()
         x = self.seldom(x) if (self.seen + 1) // 2 % 3 else x
         return self.frozen(self.tied(x).relu())
 
 
-def mlp(*widths: int) -> nn.Module:
+def mlp(*widths):
     layers = [part for a, b in pairwise(widths) for part in (nn.Linear(a, b), nn.ReLU())]
     return nn.Sequential(*layers[:-1])
 
 
-def mixed_modes() -> nn.Module:
+def mixed_modes():
     model = nn.Sequential(nn.Linear(32, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(), nn.Linear(64, 64))
     model[1].eval()
     model[3].eval()
     return model
 
 
-def encoder() -> nn.Module:
+def encoder():
     return nn.TransformerEncoderLayer(128, 4, 256, dropout=0, batch_first=True)
 
 
-def outputs_of(model: nn.Module, x: torch.Tensor, rows: torch.Tensor, reuse: LinearOutputs | None) -> torch.Tensor:
+def outputs_of(model, x, rows, reuse):
     """Return what the training forward of a step gives for the rows that it keeps."""
     reuse_now = reuse or LinearOutputs()
     with torch.no_grad(), reuse_now.recording(model, len(x)):
@@ -80,12 +79,12 @@ def outputs_of(model: nn.Module, x: torch.Tensor, rows: torch.Tensor, reuse: Lin
     if reuse is not None:
         reuse.keep(rows)
         reuse.replay()
-    result: torch.Tensor = model(x[rows])
+    result = model(x[rows])
     reuse_now.end()
     return result
 
 
-def trained(model: nn.Module, shape: tuple[int, ...], k: int, reuse: LinearOutputs | None, adam: bool) -> list[Any]:
+def trained(model, shape, k, reuse, adam):
     """Return all outputs, losses, gradients and weights of five steps."""
     draws, seen = torch.Generator().manual_seed(5), []
     weights = list(model.parameters())
@@ -103,7 +102,7 @@ def trained(model: nn.Module, shape: tuple[int, ...], k: int, reuse: LinearOutpu
     return seen
 
 
-def assert_same(model: nn.Module, shape: tuple[int, ...], k: int, adam: bool = False) -> LinearOutputs:
+def assert_same(model, shape, k, adam=False):
     reuse = LinearOutputs()
     assert unsound(model) is None
     with_reuse = trained(copy.deepcopy(model), shape, k, reuse, adam)
@@ -118,12 +117,12 @@ def assert_same(model: nn.Module, shape: tuple[int, ...], k: int, adam: bool = F
     [(partial(mlp, 784, 256, 256, 10), (64, 784), 3), (encoder, (32, 64, 128), 2), (Causal, (32, 64, 128), 5)],
     ids=["mlp", "encoder", "causal"],
 )
-def test_five_steps_have_the_same_bits(make: Any, shape: Any, layers: int, keep: float, adam: bool) -> None:
+def test_five_steps_have_the_same_bits(make, shape, layers, keep, adam):
     assert assert_same(make(), shape, int(shape[0] * keep), adam).reused == layers
 
 
 @pytest.mark.parametrize(("make", "shape", "reused"), [(Odd, (64, 32), 4), (mixed_modes, (64, 32), 2)])
-def test_shared_seldom_used_and_frozen_layers_and_modes_keep_their_bits(make: Any, shape: Any, reused: int) -> None:
+def test_shared_seldom_used_and_frozen_layers_and_modes_keep_their_bits(make, shape, reused):
     assert assert_same(make(), shape, 32).reused >= reused
 
 
@@ -135,13 +134,11 @@ def test_shared_seldom_used_and_frozen_layers_and_modes_keep_their_bits(make: An
     kept=st.floats(0, 0.99),
     adam=st.booleans(),
 )
-def test_any_widths_depths_and_numbers_of_rows_keep_their_bits(
-    widths: list[int], n: int, length: tuple[int, ...], kept: float, adam: bool
-) -> None:
+def test_any_widths_depths_and_numbers_of_rows_keep_their_bits(widths, n, length, kept, adam):
     assert_same(mlp(*widths), (n, *length, widths[0]), max(1, int(kept * n)), adam)
 
 
-def replayed(layer: nn.Linear, x: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def replayed(layer, x, rows):
     """Return the rows of `x`, and the output for them of a layer that was compared before, and no longer is."""
     reuse, kept = LinearOutputs(), x[rows].detach().requires_grad_(x.requires_grad)
     for _ in range(2):
@@ -155,7 +152,7 @@ def replayed(layer: nn.Linear, x: torch.Tensor, rows: torch.Tensor) -> tuple[tor
     return kept, out
 
 
-def plain(layer: nn.Linear, x: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def plain(layer, x, rows):
     kept = x[rows].detach().requires_grad_(x.requires_grad)
     return kept, layer(kept)
 
@@ -166,15 +163,11 @@ ROWS = torch.arange(0, 32, 2)
 
 @pytest.mark.parametrize(
     ("shape", "bias", "dtype"),
-    [
-        ((32, 128), True, torch.float32),
-        ((32, 5, 128), False, torch.float64),
-        ((32, 2, 5, 128), True, torch.bfloat16),
-    ],
+    [((32, 128), True, torch.float32), ((32, 5, 128), False, torch.float64), ((32, 2, 5, 128), True, torch.bfloat16)],
     ids=str,
 )
 @pytest.mark.parametrize("needs", ["x", "weight", "bias", "x weight", "x weight bias", "x bias"])
-def test_gradients_are_those_of_linear(shape: tuple[int, ...], bias: bool, needs: str, dtype: torch.dtype) -> None:
+def test_gradients_are_those_of_linear(shape, bias, needs, dtype):
     layer = nn.Linear(128, 256, bias, dtype=dtype)
     x = torch.randn(shape, dtype=dtype, requires_grad="x" in needs.split())
     for name, parameter in layer.named_parameters():
@@ -188,7 +181,7 @@ def test_gradients_are_those_of_linear(shape: tuple[int, ...], bias: bool, needs
     assert all(torch.equal(mine, other) for mine, other in zip(*results, strict=True))
 
 
-def test_second_derivatives_are_those_of_linear() -> None:
+def test_second_derivatives_are_those_of_linear():
     layer, x, results = nn.Linear(128, 256), torch.randn(32, 5, 128, requires_grad=True), []
     for run in (replayed, plain):
         kept, out = run(layer, x, ROWS)
@@ -201,9 +194,7 @@ def test_second_derivatives_are_those_of_linear() -> None:
 @pytest.mark.parametrize(
     ("changed", "needs_x", "is_refused"), [("weight", True, True), ("weight", False, False), ("inputs", False, True)]
 )
-def test_what_is_changed_before_backward_is_refused_as_torch_does(
-    run: Run, changed: str, needs_x: bool, is_refused: bool
-) -> None:
+def test_what_is_changed_before_backward_is_refused_as_torch_does(run, changed, needs_x, is_refused):
     layer = nn.Linear(128, 256)
     kept, out = run(layer, torch.randn(32, 128, requires_grad=needs_x), ROWS)
     with torch.no_grad():
@@ -217,12 +208,12 @@ class Products(TorchDispatchMode):
 
     count = 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         self.count += func.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.addmm)
         return func(*args, **(kwargs or {}))
 
 
-def test_nothing_is_multiplied_again_once_enough_was_compared() -> None:
+def test_nothing_is_multiplied_again_once_enough_was_compared():
     model, x, reuse, counts = mlp(64, 512, 512, 512), torch.randn(32, 64), LinearOutputs(), []
     for _ in range(3):
         with Products() as products:
@@ -233,7 +224,7 @@ def test_nothing_is_multiplied_again_once_enough_was_compared() -> None:
 
 @pytest.mark.filterwarnings("ignore:None of the inputs")  # of checkpoint, in each scoring forward
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_checkpointed_activations_keep_their_bits(reentrant: bool) -> None:
+def test_checkpointed_activations_keep_their_bits(reentrant):
     model, x, grads = mlp(64, 512, 512), torch.randn(32, 64, requires_grad=True), []
     stack = nn.Sequential(nn.Linear(64, 64), nn.Module())
     stack[1].forward = partial(checkpoint, model, use_reentrant=reentrant)
@@ -247,7 +238,7 @@ def test_checkpointed_activations_keep_their_bits(reentrant: bool) -> None:
 
 
 @pytest.mark.parametrize("fails", ["nothing", "scoring", "training"])
-def test_nothing_stays_on_the_modules(fails: str) -> None:
+def test_nothing_stays_on_the_modules(fails):
     model, x, reuse = mlp(64, 32, 10), torch.randn(32, 64), LinearOutputs()
     before = [dict(vars(module)) for module in model.modules()]
     wrong = torch.randn(32, 63)
@@ -265,8 +256,8 @@ def test_nothing_stays_on_the_modules(fails: str) -> None:
     assert torch.equal(pickle.loads(pickle.dumps(model))(x), copy.deepcopy((model, reuse))[0](x))
 
 
-def test_no_output_is_held_after_the_end() -> None:
-    def held() -> int:
+def test_no_output_is_held_after_the_end():
+    def held():
         gc.collect()
         return sum(
             type(item) is torch.Tensor and not item.is_nested and item.shape == (32, 97) for item in gc.get_objects()

@@ -7,8 +7,6 @@ Each value of a row is compared in its place, each place of a row in a product, 
 import copy
 import pickle
 import re
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -23,22 +21,22 @@ X = torch.randn(32, 64, generator=torch.Generator().manual_seed(1))
 ROWS = torch.arange(0, 32, 2)
 
 
-def net(*parts: nn.Module) -> nn.Sequential:
+def net(*parts):
     return nn.Sequential(nn.Linear(64, 512), *parts, nn.Linear(512, 512))
 
 
 class Calls(nn.Module):
     """A module of a function."""
 
-    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def __init__(self, function):
         super().__init__()
         self.function = function
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return self.function(x)
 
 
-def step(model: nn.Module, x: torch.Tensor, rows: torch.Tensor, reuse: LinearOutputs | None) -> list[torch.Tensor]:
+def step(model, x, rows, reuse):
     """Return the outputs and gradients of a step, with a scoring forward that leaves the generator as it was."""
     if reuse is not None:
         with torch.random.fork_rng(), torch.no_grad(), reuse.recording(model, len(x)):
@@ -54,7 +52,7 @@ def step(model: nn.Module, x: torch.Tensor, rows: torch.Tensor, reuse: LinearOut
     return [outputs.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
 
 
-def assert_exact(model: nn.Module, reuse: LinearOutputs, rows: torch.Tensor = ROWS, x: torch.Tensor = X) -> None:
+def assert_exact(model, reuse, rows=ROWS, x=X):
     torch.manual_seed(4)
     expected = step(model, x, rows, None)
     torch.manual_seed(4)
@@ -63,7 +61,7 @@ def assert_exact(model: nn.Module, reuse: LinearOutputs, rows: torch.Tensor = RO
 
 
 OTHER_INPUTS = "layer '2' gets other inputs for 16 rows than for the same rows among 32"
-NOT_REPEATED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+NOT_REPEATED = {
     "rare F.dropout": lambda x: F.dropout(x, 0.001),
     "statistics by hand": lambda x: x - x.mean(0),
     "random signs": lambda x: x * torch.randn(x.shape[1]).sign(),
@@ -72,16 +70,14 @@ NOT_REPEATED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("function", NOT_REPEATED.values(), ids=NOT_REPEATED)
-def test_a_model_that_does_not_repeat_itself_is_found_and_the_step_is_exact(function: Any) -> None:
+def test_a_model_that_does_not_repeat_itself_is_found_and_the_step_is_exact(function):
     reuse, model = LinearOutputs(), net(Calls(function))
     assert unsound(model) is None
     assert_exact(model, reuse)
     assert (reuse.fault or "").startswith(OTHER_INPUTS)
 
 
-def recorded(
-    model: nn.Module, x: torch.Tensor = X, rows: torch.Tensor = ROWS, reuse: LinearOutputs | None = None
-) -> LinearOutputs:
+def recorded(model, x=X, rows=ROWS, reuse=None):
     """Return the outputs of a scoring forward, ready for the training one."""
     reuse = reuse or LinearOutputs()
     with torch.no_grad(), reuse.recording(model, len(x)):
@@ -99,7 +95,7 @@ def recorded(
         ("bias", lambda bias: bias.data.clamp_(-0.01, 0.01)),
     ],
 )
-def test_weights_changed_after_scoring_are_found(name: str, change: Callable[[nn.Parameter], Any]) -> None:
+def test_weights_changed_after_scoring_are_found(name, change):
     model = net()
     reuse = recorded(model)
     with torch.no_grad():
@@ -111,30 +107,30 @@ def test_weights_changed_after_scoring_are_found(name: str, change: Callable[[nn
 class Sides(nn.Module):
     """A layer that sees rows, and one that sees something else."""
 
-    def __init__(self, other: Callable[[nn.Module, torch.Tensor], torch.Tensor]) -> None:
+    def __init__(self, other):
         super().__init__()
         self.rows, self.side, self.other = nn.Linear(64, 512), nn.Linear(64, 512), other
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return self.rows(x) + self.other(self.side, x)
 
 
-def _in_bf16(side: nn.Module, x: torch.Tensor) -> torch.Tensor:
+def _in_bf16(side, x):
     with torch.autocast("cpu", torch.bfloat16):
         return side(x)
 
 
-def _in_inference_mode(side: nn.Module, x: torch.Tensor) -> torch.Tensor:
+def _in_inference_mode(side, x):
     with torch.inference_mode():
         return side(x).clone() * 0 + 1
 
 
-def _dual(side: nn.Module, x: torch.Tensor) -> torch.Tensor:
+def _dual(side, x):
     with forward_ad.dual_level():
         return forward_ad.unpack_dual(side(forward_ad.make_dual(x, x))).primal
 
 
-ASIDE: dict[str, Callable[[nn.Module, torch.Tensor], torch.Tensor]] = {
+ASIDE = {
     "as many features and no rows": lambda side, x: side(torch.ones(64)),
     "other rows": lambda side, x: side(torch.ones(5, 64)).sum(0),
     "as many rows by chance": lambda side, x: side(torch.ones(64, 64)).sum(0),
@@ -152,7 +148,7 @@ ASIDE: dict[str, Callable[[nn.Module, torch.Tensor], torch.Tensor]] = {
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script`")  # of torch, at its first dual number
 @pytest.mark.parametrize("other", ASIDE.values(), ids=ASIDE)
-def test_calls_that_do_not_fit_or_come_once_are_left_alone_beside_others(other: Any) -> None:
+def test_calls_that_do_not_fit_or_come_once_are_left_alone_beside_others(other):
     reuse, model, x = LinearOutputs(), Sides(other), torch.randn(64, 64)
     for _ in range(3):
         assert_exact(model, reuse, ROWS, x)
@@ -163,18 +159,18 @@ def test_calls_that_do_not_fit_or_come_once_are_left_alone_beside_others(other: 
 class Doubled(nn.Linear):
     """A layer that returns something else than its base does."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return super().forward(x) * 2
 
 
-def test_layers_of_derived_classes_are_left_alone() -> None:
+def test_layers_of_derived_classes_are_left_alone():
     reuse, model = LinearOutputs(), net(Doubled(512, 512))
     for _ in range(2):
         assert_exact(model, reuse)
         assert (reuse.reused, reuse.fault) == (2, None)
 
 
-def test_where_no_call_fits_the_reason_says_so() -> None:
+def test_where_no_call_fits_the_reason_says_so():
     reuse = LinearOutputs()
     model = nn.Sequential(Calls(lambda x: x.flatten()[None]), nn.Linear(64 * 32, 8))
     with torch.no_grad(), reuse.recording(model, 32):
@@ -182,7 +178,7 @@ def test_where_no_call_fits_the_reason_says_so() -> None:
     assert (reuse.fault or "").startswith("no nn.Linear of more than one output feature gets contiguous inputs of 32")
 
 
-def test_parts_of_the_kept_rows_are_computed_as_without() -> None:
+def test_parts_of_the_kept_rows_are_computed_as_without():
     model = net()
     reuse = recorded(model)
     half = model(X[ROWS[:8]])
@@ -193,7 +189,7 @@ def test_parts_of_the_kept_rows_are_computed_as_without() -> None:
 
 @pytest.mark.parametrize(("dtype", "width"), [(torch.float32, 63), (torch.float64, 64), (torch.bfloat16, 63)])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_inputs_of_any_width_and_place_in_memory_are_compared(dtype: torch.dtype, width: int, sign: int) -> None:
+def test_inputs_of_any_width_and_place_in_memory_are_compared(dtype, width, sign):
     layer = nn.Linear(width, 512, dtype=dtype)
     x = torch.randn(32 * width + 1, dtype=dtype)[1:].view(32, width)
     reuse = recorded(layer, x)
@@ -201,7 +197,7 @@ def test_inputs_of_any_width_and_place_in_memory_are_compared(dtype: torch.dtype
     assert (reuse.fault is None) == (sign == 1)
 
 
-def test_rows_that_are_not_finite_are_compared_by_their_bits() -> None:
+def test_rows_that_are_not_finite_are_compared_by_their_bits():
     reuse, x = LinearOutputs(), X.clone()
     x[0], x[2] = torch.nan, torch.inf
     for _ in range(3):
@@ -209,17 +205,15 @@ def test_rows_that_are_not_finite_are_compared_by_their_bits() -> None:
         assert (reuse.reused, reuse.fault, reuse.rounding) == (1, None, None)
 
 
-def given_again(
-    model: nn.Module, x: torch.Tensor, rows: torch.Tensor, reuse: LinearOutputs, kept: torch.Tensor | None = None
-) -> torch.Tensor:
+def given_again(model, x, rows, reuse, kept=None):
     """Return what a step's training forward gives for `kept`, by default the rows that were scored."""
     recorded(model, x, rows, reuse)
-    output: torch.Tensor = model(x[rows] if kept is None else kept)
+    output = model(x[rows] if kept is None else kept)
     reuse.end()
     return output
 
 
-CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+CHANGES = {
     "flipped": lambda x: x.flip(1),
     "two negative": lambda x: torch.cat([-x[:, :1], x[:, 1:3], -x[:, 3:4], x[:, 4:]], 1),
     "zeros negative": lambda x: x.where(x != 0, -0.0),
@@ -227,7 +221,7 @@ CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_values_in_other_places_or_of_other_sign_are_other_inputs(change: Any) -> None:
+def test_values_in_other_places_or_of_other_sign_are_other_inputs(change):
     """Rows of halves that are each other's negative, whose sums show nothing."""
     half = torch.randn(32, 32).round()
     x, reuse, layer = torch.cat([half, -half], 1), LinearOutputs(), nn.Linear(64, 512)
@@ -237,7 +231,7 @@ def test_values_in_other_places_or_of_other_sign_are_other_inputs(change: Any) -
     assert (reuse.fault or "").startswith("layer '' gets other inputs")
 
 
-def test_a_single_output_feature_is_left_alone() -> None:
+def test_a_single_output_feature_is_left_alone():
     """A product with a vector rounds the last rows otherwise."""
     model, reuse, x = nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 1)), LinearOutputs(), torch.randn(97, 97, 8)
     for _ in range(6):
@@ -246,11 +240,11 @@ def test_a_single_output_feature_is_left_alone() -> None:
         assert (reuse.reused, reuse.fault, reuse.rounding) == (1, None, None)
 
 
-def test_each_place_of_a_row_is_compared_before_anything_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_place_of_a_row_is_compared_before_anything_is_taken(monkeypatch):
     """A kernel that rounds the last row of a product otherwise, which the rows that are kept first don't show."""
     true = nn.Linear.forward
 
-    def rounds_its_last_row(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
+    def rounds_its_last_row(layer, inputs):
         output = true(layer, inputs)
         return output.index_add(0, torch.tensor([len(output) - 1]), output[-1:] * (len(output) == 32), alpha=1e-6)
 
@@ -264,27 +258,26 @@ def test_each_place_of_a_row_is_compared_before_anything_is_taken(monkeypatch: p
 class Two(nn.Module):
     """One that rounds arbitrarily next to one that does not, and one after it."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.even, self.uneven, self.after = nn.Linear(64, 512), nn.Linear(64, 64), nn.Linear(64, 512)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        output: torch.Tensor = self.after(self.uneven(x)) + self.even(x)
-        return output
+    def forward(self, x):
+        return self.after(self.uneven(x)) + self.even(x)
 
 
-def uneven(monkeypatch: pytest.MonkeyPatch, is_uneven: Callable[[nn.Linear, torch.Tensor], bool]) -> None:
+def uneven(monkeypatch, is_uneven):
     """Let some products of 16 rows round otherwise."""
     true = nn.Linear.forward
 
-    def forward(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
+    def forward(layer, inputs):
         output = true(layer, inputs)
         return output * (1 + 1e-6) if len(inputs) == 16 and is_uneven(layer, inputs) else output
 
     monkeypatch.setattr(nn.Linear, "forward", forward)
 
 
-def test_beside_a_layer_that_rounds_otherwise_others_are_reused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beside_a_layer_that_rounds_otherwise_others_are_reused(monkeypatch):
     model, reuse, x = Two(), LinearOutputs(), torch.randn(32, 64)
     uneven(monkeypatch, lambda layer, _: layer is model.uneven)
     for _ in range(3):
@@ -293,7 +286,7 @@ def test_beside_a_layer_that_rounds_otherwise_others_are_reused(monkeypatch: pyt
         assert reuse.rounding == "layer 'uneven' gives other bits for 16 rows than for 32"
 
 
-def test_other_numbers_of_rows_are_compared_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_numbers_of_rows_are_compared_again(monkeypatch):
     layer, reuse, x = nn.Linear(64, 512), LinearOutputs(), torch.randn(32, 64)
     uneven(monkeypatch, lambda *_: True)
     found = []
@@ -303,7 +296,7 @@ def test_other_numbers_of_rows_are_compared_again(monkeypatch: pytest.MonkeyPatc
     assert found == [1, 1, 0, 1]
 
 
-def test_each_call_of_a_layer_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_call_of_a_layer_is_compared(monkeypatch):
     layer, reuse, x = nn.Linear(64, 64), LinearOutputs(), torch.randn(32, 128, 64)
     uneven(monkeypatch, lambda _, inputs: bool(inputs.amin() >= 0))
     model = nn.Sequential(layer, nn.ReLU(), layer)
@@ -312,7 +305,7 @@ def test_each_call_of_a_layer_is_compared(monkeypatch: pytest.MonkeyPatch) -> No
         assert (reuse.reused, reuse.rounding is None) == (1, False)
 
 
-def test_a_contiguous_row_of_a_wider_table_is_compared() -> None:
+def test_a_contiguous_row_of_a_wider_table_is_compared():
     reuse, layer, x = LinearOutputs(), nn.Linear(8, 16), torch.randn(16, 9)
     model = nn.Sequential(nn.Module(), layer)
     model[0].forward = lambda x: x[:, :8].contiguous()
@@ -320,7 +313,7 @@ def test_a_contiguous_row_of_a_wider_table_is_compared() -> None:
 
 
 @pytest.mark.parametrize("shape", [(32, 64), (32, 2, 5, 64)], ids=str)
-def test_an_output_that_is_changed_in_place_in_training_only_keeps_its_bits(shape: tuple[int, ...]) -> None:
+def test_an_output_that_is_changed_in_place_in_training_only_keeps_its_bits(shape):
     reuse, layer, x, grads = LinearOutputs(), nn.Linear(64, 512), torch.randn(shape), []
     for run in (lambda: given_again(layer, x, ROWS, reuse), lambda: layer(x[ROWS])) * 2:
         layer.zero_grad()
@@ -332,7 +325,7 @@ def test_an_output_that_is_changed_in_place_in_training_only_keeps_its_bits(shap
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
-def test_a_copy_made_in_the_middle_of_a_step_computes_as_the_layers_do(copied: Any) -> None:
+def test_a_copy_made_in_the_middle_of_a_step_computes_as_the_layers_do(copied):
     model, x = nn.Sequential(nn.Linear(64, 512)), torch.randn(32, 64)
     reuse = recorded(model, x)
     twin = copied(model)
@@ -344,31 +337,30 @@ def test_a_copy_made_in_the_middle_of_a_step_computes_as_the_layers_do(copied: A
     assert torch.equal(copy.deepcopy(twin)(x), expected)
 
 
-def hooked(register: str) -> nn.Module:
+def hooked(register):
     model = net(nn.ReLU())
     getattr(model[1], register)(lambda *_: None)
     return model
 
 
-def with_own_forward() -> nn.Module:
+def with_own_forward():
     model = net()
     model[1].forward = lambda x: x
     return model
 
 
-def compiled_in_place() -> nn.Module:
+def compiled_in_place():
     model = net(nn.ReLU())
     model[0].compile(backend="eager")
     return model
 
 
-def of_torch(name: str) -> nn.Module:
+def of_torch(name):
     """Return a module of a class with this name in torch; the real ones need a process group."""
-    made: nn.Module = type(name, (nn.Module,), {"__module__": "torch.distributed.somewhere"})()
-    return made
+    return type(name, (nn.Module,), {"__module__": "torch.distributed.somewhere"})()
 
 
-REASONS: dict[str, tuple[Callable[[], Any], str]] = {
+REASONS = {
     "BatchNorm": (lambda: net(nn.BatchNorm1d(512)), r"'1' \(BatchNorm1d\) uses the statistics of the batch"),
     "SyncBatchNorm": (lambda: net(nn.SyncBatchNorm(512)), r"'1' \(SyncBatchNorm\) uses the statistics"),
     "Dropout": (lambda: net(nn.Dropout(0.1)), r"dropout is active in '1' \(Dropout\)"),
@@ -392,11 +384,11 @@ REASONS: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize(("make", "reason"), REASONS.values(), ids=REASONS)
-def test_a_look_at_the_model_shows_it(make: Callable[[], Any], reason: str) -> None:
+def test_a_look_at_the_model_shows_it(make, reason):
     assert re.match(reason, unsound(make()) or "")
 
 
-def test_a_look_finds_hooks_for_all_modules_autocast_and_another_linear(monkeypatch: Any) -> None:
+def test_a_look_finds_hooks_for_all_modules_autocast_and_another_linear(monkeypatch):
     model = net()
     hook = register_module_forward_hook(lambda *_: None)
     assert unsound(model) == "hooks are registered for all modules: remove them"
@@ -407,7 +399,7 @@ def test_a_look_finds_hooks_for_all_modules_autocast_and_another_linear(monkeypa
     assert "nn.Linear.forward was replaced" in (unsound(model) or "")
 
 
-def test_what_is_in_eval_mode_or_drops_nothing_is_not_a_reason() -> None:
+def test_what_is_in_eval_mode_or_drops_nothing_is_not_a_reason():
     drops = nn.BatchNorm1d(512), nn.Dropout(0.5), nn.MultiheadAttention(512, 1, 0.5), nn.LSTM(512, 512, 2, dropout=0.5)
     for part in drops:
         assert unsound(net(part.eval(), nn.Dropout(0), nn.LayerNorm(512), nn.MultiheadAttention(512, 1))) is None

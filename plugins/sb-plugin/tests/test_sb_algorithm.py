@@ -1,8 +1,6 @@
 """SelectiveBackprop in an engine, driven by hand: when it acts, whose loss it takes, what it logs, draws and saves."""
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import pytest
 import torch
@@ -17,25 +15,25 @@ from sb_plugin import SelectiveBackprop, should_selective_backprop
 from sb_plugin.breakdown import kept_by_class, kept_by_loss
 
 X, Y = torch.randn(8, 3, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 4
-ALWAYS: dict[str, Any] = {"start": 0, "end": 1, "scale_factor": 1, "interrupt": 0}
+ALWAYS = {"start": 0, "end": 1, "scale_factor": 1, "interrupt": 0}
 
 
 class OwnLoss(nn.Module):
     """A model with its own loss, fed with whole batches in a dict."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.linear = nn.Linear(3, 4)
 
-    def forward(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def forward(self, batch):
         return self.linear(batch["x"])
 
-    def loss(self, outputs: Any, batch: Mapping[str, torch.Tensor], reduction: str = "mean") -> torch.Tensor:
+    def loss(self, outputs, batch, reduction="mean"):
         return F.cross_entropy(outputs, batch["y"], reduction=reduction)
 
 
 @pytest.mark.parametrize(("done", "expected"), [(0.499, False), (0.5, True), (0.899, True), (0.9, False)])
-def test_start_is_included_and_end_is_not(done: float, expected: bool) -> None:
+def test_start_is_included_and_end_is_not(done, expected):
     assert should_selective_backprop(done, 0) is expected
 
 
@@ -43,11 +41,11 @@ def test_start_is_included_and_end_is_not(done: float, expected: bool) -> None:
     ("interrupt", "expected"),
     [(0, [1, 1, 1, 1, 1, 1]), (1, [0, 0, 0, 0, 0, 0]), (2, [1, 0, 1, 0, 1, 0]), (3, [1, 1, 0, 1, 1, 0])],
 )
-def test_every_interrupt_th_batch_is_an_ordinary_one(interrupt: int, expected: list[int]) -> None:
+def test_every_interrupt_th_batch_is_an_ordinary_one(interrupt, expected):
     assert [should_selective_backprop(0.0, batch, 0.0, 1.0, interrupt) for batch in range(6)] == expected
 
 
-def test_it_matches_init_and_the_steps_of_its_schedule() -> None:
+def test_it_matches_init_and_the_steps_of_its_schedule():
     algorithm = SelectiveBackprop(0.5, 0.9, interrupt=2)
     state = State(max_duration="10ba")
     matched = []
@@ -59,7 +57,7 @@ def test_it_matches_init_and_the_steps_of_its_schedule() -> None:
 
 
 class Untouchable(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         raise AssertionError("no scoring forward here")
 
 
@@ -74,9 +72,7 @@ class Untouchable(nn.Module):
     ],
     ids=["keep 1", "before start", "at end", "interrupted", "nothing to drop"],
 )
-def test_a_batch_that_is_not_pruned_is_the_same_object(
-    engine_of: Any, pruned: Any, arguments: dict[str, Any], now: Timestamp
-) -> None:
+def test_a_batch_that_is_not_pruned_is_the_same_object(engine_of, pruned, arguments, now):
     batch = (X[:1], Y[:1]) if arguments.get("keep") == 0.99 else (X, Y)
     algorithm = SelectiveBackprop(**arguments)
     engine = engine_of(algorithm, model=Untouchable(), max_duration="10ba", timestamp=now)
@@ -85,20 +81,20 @@ def test_a_batch_that_is_not_pruned_is_the_same_object(
     assert torch.equal(algorithm.state_dict()["generator"], state)
 
 
-def test_a_run_that_continues_after_another_still_uses_its_own_loss(engine_of: Any, pruned: Any) -> None:
+def test_a_run_that_continues_after_another_still_uses_its_own_loss(engine_of, pruned):
     algorithm = SelectiveBackprop(**ALWAYS)
     first = engine_of(algorithm, model=OwnLoss(), loss_fn=None)
     pruned(engine_of(algorithm))
     assert len(pruned(first, {"x": X, "y": Y})["x"]) == 4
 
 
-def test_the_loss_is_taken_before_the_model_is_wrapped(engine_of: Any, pruned: Any) -> None:
+def test_the_loss_is_taken_before_the_model_is_wrapped(engine_of, pruned):
     engine = engine_of(SelectiveBackprop(**ALWAYS), model=OwnLoss(), loss_fn=None)
     engine.state.model = nn.Sequential(engine.state.model)
     assert len(pruned(engine, {"x": X, "y": Y})["x"]) == 4
 
 
-def test_it_works_in_a_loop_that_never_fires_init() -> None:
+def test_it_works_in_a_loop_that_never_fires_init():
     state = State(
         model=nn.Linear(3, 4), algorithms=[SelectiveBackprop(**ALWAYS)], loss_fn=nn.CrossEntropyLoss(), batch=(X, Y)
     )
@@ -114,9 +110,7 @@ def test_it_works_in_a_loop_that_never_fires_init() -> None:
         ([math.nan] * 4, {"loss_mean": math.nan, "kept_loss_mean": math.nan, "nonfinite": 4}),
     ],
 )
-def test_each_active_step_logs_what_was_kept(
-    engine_of: Any, pruned: Any, losses: list[float], expected: dict[str, float]
-) -> None:
+def test_each_active_step_logs_what_was_kept(engine_of, pruned, losses, expected):
     recorder, algorithm = RecordingDestination(), SelectiveBackprop(**ALWAYS, selector="topk")
     engine = engine_of(algorithm, Logger([recorder]), model=nn.Identity(), loss_fn=lambda x, y, reduction: x)
     engine.state.timestamp = Timestamp(batch=11)
@@ -126,14 +120,12 @@ def test_each_active_step_logs_what_was_kept(
     assert (step, metrics) == (11, pytest.approx(named, nan_ok=True))
 
 
-def test_without_destinations_nothing_is_computed_for_the_log(
-    engine_of: Any, pruned: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_destinations_nothing_is_computed_for_the_log(engine_of, pruned, monkeypatch):
     monkeypatch.setattr("sb_plugin.algorithm.summary_of", None)
     pruned(engine_of(SelectiveBackprop(**ALWAYS)))
 
 
-def no_reduction(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def no_reduction(outputs, targets):
     return F.cross_entropy(outputs, targets)
 
 
@@ -153,20 +145,18 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("arguments", "fields", "error", "message"), REFUSED, ids=lambda value: str(value)[:40])
-def test_the_first_batch_is_refused_long_before_start(
-    engine_of: Any, arguments: dict[str, Any], fields: dict[str, Any], error: type[Exception], message: str
-) -> None:
+def test_the_first_batch_is_refused_long_before_start(engine_of, arguments, fields, error, message):
     engine = engine_of(SelectiveBackprop(**arguments), **{"max_duration": "100ba", **fields})
     with pytest.raises(error, match=message) as caught:
         engine.run_event(Event.AFTER_DATALOADER)
     assert "validate of algorithm SelectiveBackprop" in "".join(caught.value.__notes__)
 
 
-def test_with_keep_1_nothing_is_asked_of_loss_and_batch(engine_of: Any, pruned: Any) -> None:
+def test_with_keep_1_nothing_is_asked_of_loss_and_batch(engine_of, pruned):
     assert pruned(engine_of(SelectiveBackprop(keep=1), loss_fn=None, model=Untouchable()), batch := ["a"]) is batch
 
 
-def test_a_net_of_fixed_input_size_warns_once_and_continues_at_full_size(engine_of: Any, pruned: Any) -> None:
+def test_a_net_of_fixed_input_size_warns_once_and_continues_at_full_size(engine_of, pruned):
     model = nn.Sequential(nn.Flatten(), nn.Linear(16, 4))
     engine = engine_of(SelectiveBackprop(0, 1, interrupt=0), model=model)
     with pytest.warns(UserWarning, match=r"scale_factor=0\.5") as caught:
@@ -174,7 +164,7 @@ def test_a_net_of_fixed_input_size_warns_once_and_continues_at_full_size(engine_
     assert (len(caught), sizes) == (1, [4, 4, 4])
 
 
-def test_buffers_without_values_yet_can_not_be_held_and_the_message_says_what_to_do(engine_of: Any) -> None:
+def test_buffers_without_values_yet_can_not_be_held_and_the_message_says_what_to_do(engine_of):
     model = nn.Sequential(nn.Linear(3, 4), nn.LazyBatchNorm1d())
     engine = engine_of(SelectiveBackprop(**ALWAYS), model=model, batch=(X, Y), loss_fn=F.cross_entropy)
     with pytest.raises(
@@ -186,22 +176,22 @@ def test_buffers_without_values_yet_can_not_be_held_and_the_message_says_what_to
     assert len(engine.state.batch[0]) == 4
 
 
-def ids(batch: Any) -> list[list[float]]:
+def ids(batch):
     return [batch[0][:, 0].tolist(), batch[1].tolist()]
 
 
 @pytest.fixture
-def choices(engine_of: Any, pruned: Any) -> Any:
+def choices(engine_of, pruned):
     """Return a function that gives the rows of six prunings."""
 
-    def choose(algorithm: SelectiveBackprop, **fields: Any) -> list[Any]:
+    def choose(algorithm, **fields):
         engine = engine_of(algorithm, **fields)
         return [ids(pruned(engine)) for _ in range(6)]
 
     return choose
 
 
-def test_rows_follow_from_the_seed_alone_and_with_scope_rank_from_the_rank_too(choices: Any) -> None:
+def test_rows_follow_from_the_seed_alone_and_with_scope_rank_from_the_rank_too(choices):
     instance = SelectiveBackprop(**ALWAYS)
     first = choices(instance)
     torch.rand(3)
@@ -211,7 +201,7 @@ def test_rows_follow_from_the_seed_alone_and_with_scope_rank_from_the_rank_too(c
     assert choices(SelectiveBackprop(**ALWAYS, scope="rank"), rank=1, world_size=2) != first
 
 
-def test_a_loaded_state_serves_one_run(choices: Any) -> None:
+def test_a_loaded_state_serves_one_run(choices):
     first, algorithm = choices(SelectiveBackprop(**ALWAYS)), SelectiveBackprop(**ALWAYS)
     other = SelectiveBackprop(**ALWAYS)
     choices(other)
@@ -220,7 +210,7 @@ def test_a_loaded_state_serves_one_run(choices: Any) -> None:
     assert choices(algorithm) == first
 
 
-def test_its_state_is_that_of_its_generator_and_a_count(engine_of: Any) -> None:
+def test_its_state_is_that_of_its_generator_and_a_count(engine_of):
     algorithm = SelectiveBackprop(**ALWAYS)
     algorithm.load_state_dict(SelectiveBackprop(**ALWAYS).state_dict())  # of one that never ran
     assert algorithm.state_dict() == {}
@@ -229,21 +219,21 @@ def test_its_state_is_that_of_its_generator_and_a_count(engine_of: Any) -> None:
     assert kinds == {"dropped": int, "scoring_s": float, "generator": torch.Tensor}
 
 
-def test_a_state_that_waits_for_its_run_is_saved_again_as_it_is(engine_of: Any) -> None:
+def test_a_state_that_waits_for_its_run_is_saved_again_as_it_is(engine_of):
     first = engine_of(SelectiveBackprop(**ALWAYS)).state.algorithms[0].state_dict()
     waiting = SelectiveBackprop(**ALWAYS)
     waiting.load_state_dict(first)
     assert torch.equal(waiting.state_dict()["generator"], first["generator"])
 
 
-def test_a_state_without_a_generator_is_refused_at_once_and_forgotten() -> None:
+def test_a_state_without_a_generator_is_refused_at_once_and_forgotten():
     algorithm = SelectiveBackprop(**ALWAYS)
     with pytest.raises(ArgumentError, match="no 'generator', only 'x'"):
         algorithm.load_state_dict({"x": 1})
     assert algorithm.state_dict() == {}
 
 
-def test_two_in_one_run_draw_other_rows(engine_of: Any) -> None:
+def test_two_in_one_run_draw_other_rows(engine_of):
     first, second = SelectiveBackprop(**ALWAYS), SelectiveBackprop(**ALWAYS)
     engine_of(first, algorithms=[first, second])
     one, other = (algorithm.state_dict()["generator"] for algorithm in (first, second))
@@ -253,26 +243,26 @@ def test_two_in_one_run_draw_other_rows(engine_of: Any) -> None:
 INF, NAN, UNSEEN = float("inf"), float("nan"), torch.finfo(torch.float32).max
 
 
-def first_rows(scores: torch.Tensor, k: int, generator: Any) -> torch.Tensor:
+def first_rows(scores, k, generator):
     return torch.arange(k)
 
 
-def logged(engine_of: Any, pruned: Any, batch: Any, **given: Any) -> dict[str, float]:
+def logged(engine_of, pruned, batch, **given):
     seen = RecordingDestination()
     pruned(engine_of(SelectiveBackprop(**ALWAYS, **given), Logger([seen]), batch=batch), batch)
     ((_, metrics),) = seen.metrics
     return {name.removeprefix("selective_backprop/"): v for name, v in metrics.items() if "kept_by" in name}
 
 
-def rows(*targets: int) -> tuple[torch.Tensor, torch.Tensor]:
+def rows(*targets):
     return torch.randn(len(targets), 3), torch.tensor(targets)
 
 
-def test_without_it_nothing_is_logged(engine_of: Any, pruned: Any) -> None:
+def test_without_it_nothing_is_logged(engine_of, pruned):
     assert logged(engine_of, pruned, rows(0, 1, 2, 3)) == {}
 
 
-def test_by_class_each_class_of_the_batch_has_its_fraction(engine_of: Any, pruned: Any) -> None:
+def test_by_class_each_class_of_the_batch_has_its_fraction(engine_of, pruned):
     batch = rows(2, 0, 0, 2, 2, 2, 0, 3)
     assert logged(engine_of, pruned, batch, selector=first_rows, log_by="class") == {
         "kept_by_class/0": 2 / 3,
@@ -281,13 +271,13 @@ def test_by_class_each_class_of_the_batch_has_its_fraction(engine_of: Any, prune
     }
 
 
-def test_more_than_twenty_classes_are_one_group_from_the_twentieth_on() -> None:
+def test_more_than_twenty_classes_are_one_group_from_the_twentieth_on():
     found = kept_by_class(torch.arange(30), torch.tensor([0, 19, 20, 29]))
     assert [name for name, kept in found.items() if kept == 1] == ["kept_by_class/0", "kept_by_class/19"]
     assert (len(found), found["kept_by_class/other"]) == (21, 0.2)
 
 
-def test_uint8_classes_count_and_those_that_the_loss_ignores_do_not() -> None:
+def test_uint8_classes_count_and_those_that_the_loss_ignores_do_not():
     assert kept_by_class(torch.tensor([255, 1], dtype=torch.uint8), torch.tensor([0])) == {
         "kept_by_class/1": 0.0,
         "kept_by_class/other": 1.0,
@@ -295,20 +285,20 @@ def test_uint8_classes_count_and_those_that_the_loss_ignores_do_not() -> None:
     assert kept_by_class(torch.tensor([-100, -1]), torch.tensor([0])) == {}
 
 
-def test_by_loss_a_tenth_is_by_rank_within_the_batch() -> None:
+def test_by_loss_a_tenth_is_by_rank_within_the_batch():
     losses = torch.arange(20.0).flip(0).exp()  # the first row is the hardest
     assert kept_by_loss(losses, torch.tensor([0, 1, 2, 19])) == {
         f"kept_by_loss/{tenth}": {9: 1.0, 8: 0.5, 0: 0.5}.get(tenth, 0.0) for tenth in range(10)
     }
 
 
-def test_rows_of_unknown_loss_are_in_no_tenth() -> None:
+def test_rows_of_unknown_loss_are_in_no_tenth():
     losses = torch.tensor([NAN, 1.0, INF, UNSEEN, -INF, 2.0])
     assert kept_by_loss(losses, torch.tensor([0, 3, 5])) == {"kept_by_loss/0": 0.0, "kept_by_loss/5": 1.0}
     assert kept_by_loss(torch.full((3,), UNSEEN), torch.tensor([0])) == {}
 
 
-def test_in_a_step_the_tenths_are_those_of_the_losses_that_it_ranked(engine_of: Any, pruned: Any) -> None:
+def test_in_a_step_the_tenths_are_those_of_the_losses_that_it_ranked(engine_of, pruned):
     batch = rows(*[0, 1, 2, 3] * 5)
     found = logged(engine_of, pruned, batch, selector="topk", log_by="loss")
     assert found == {f"kept_by_loss/{tenth}": float(tenth >= 5) for tenth in range(10)}
@@ -323,7 +313,7 @@ def test_in_a_step_the_tenths_are_those_of_the_losses_that_it_ranked(engine_of: 
         ({"log_by": "loss", "scorer": lambda batch, state: None}, ArgumentError, "your own scorer gives others"),
     ],
 )
-def test_what_can_not_be_logged_is_refused_when_it_is_made(given: Any, error: type[Exception], problem: str) -> None:
+def test_what_can_not_be_logged_is_refused_when_it_is_made(given, error, problem):
     with pytest.raises(error, match=problem):
         SelectiveBackprop(**ALWAYS, **given)
 
@@ -338,9 +328,7 @@ def test_what_can_not_be_logged_is_refused_when_it_is_made(given: Any, error: ty
         ({"x": torch.randn(4, 3)}, {"selector": "uniform", "loss_fn": None}, BatchKeyError, "target_key=1"),
     ],
 )
-def test_targets_that_are_not_classes_are_refused_at_the_first_batch(
-    engine_of: Any, batch: Any, given: dict[str, Any], error: type[Exception], found: str
-) -> None:
+def test_targets_that_are_not_classes_are_refused_at_the_first_batch(engine_of, batch, given, error, found):
     fields = {"loss_fn": given.pop("loss_fn")} if "loss_fn" in given else {}
     engine = engine_of(
         SelectiveBackprop(start=0.5, log_by="class", **{"scale_factor": 1, **given}), batch=batch, **fields
@@ -349,8 +337,8 @@ def test_targets_that_are_not_classes_are_refused_at_the_first_batch(
         engine.run_event("after_dataloader")
 
 
-def test_on_two_ranks_it_is_that_of_the_global_batch() -> None:
-    def logs(ranks: Any, scope: str = "global") -> list[Any]:
+def test_on_two_ranks_it_is_that_of_the_global_batch():
+    def logs(ranks, scope="global"):
         found = []
         for log_by in ("class", "loss"):
             torch.manual_seed(0)
@@ -370,7 +358,7 @@ def test_on_two_ranks_it_is_that_of_the_global_batch() -> None:
     assert others == [] and first[0] != one[0]
 
 
-def test_the_weights_are_those_of_a_run_without_it(engine_of: Any, pruned: Any) -> None:
+def test_the_weights_are_those_of_a_run_without_it(engine_of, pruned):
     batch = rows(*[0, 1, 2, 3] * 5)
     kept = [
         pruned(engine_of(SelectiveBackprop(**ALWAYS, log_by=by), batch=batch), batch) for by in (None, "class", "loss")

@@ -1,7 +1,7 @@
 """Whatever a batch and a loss are, the kept rows are those that a plain pair keeps; or it says what to write."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from engine_core import Batches, Event, Loss, ModelLoss, Objective
 from sb_plugin import SelectiveBackprop
 
 X, Y = torch.randn(8, 3, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 4
-ALWAYS: dict[str, Any] = {"start": 0, "end": 1, "scale_factor": 1, "interrupt": 0}
+ALWAYS = {"start": 0, "end": 1, "scale_factor": 1, "interrupt": 0}
 CE, KEYS = F.cross_entropy, {"input_key": "x", "target_key": "y"}
 
 
@@ -24,7 +24,7 @@ class Pair(NamedTuple):
 class Graphs:
     """A batch of an unknown kind."""
 
-    def __init__(self, x: torch.Tensor, y: torch.Tensor) -> None:
+    def __init__(self, x, y):
         self.x, self.y = x, y
 
 
@@ -34,59 +34,57 @@ OF_ITS_OWN = Batches(count=lambda batch: len(batch.x), take=lambda batch, rows: 
 class Taking(nn.Module):
     """Calls a linear layer with what a function takes out of its arguments."""
 
-    def __init__(self, take: Callable[..., torch.Tensor]) -> None:
+    def __init__(self, take):
         super().__init__()
         torch.manual_seed(3)
         self.linear, self.take = nn.Linear(3, 4), take
 
-    def forward(self, *batch: Any, **named: Any) -> torch.Tensor:
-        outputs: torch.Tensor = self.linear(self.take(*batch, **named))
-        return outputs
+    def forward(self, *batch, **named):
+        return self.linear(self.take(*batch, **named))
 
 
 class OwnLoss(Taking):
     """With its own loss, fed with whole batches."""
 
-    def __init__(self, take: Callable[..., Any], target: Callable[[Any], torch.Tensor]) -> None:
+    def __init__(self, take, target):
         super().__init__(take)
         self.target = target
 
-    def loss(self, outputs: Any, batch: Any, reduction: str = "mean") -> Any:
+    def loss(self, outputs, batch, reduction="mean"):
         return F.cross_entropy(outputs, self.target(batch), reduction=reduction)
 
 
 class Whole(Objective):
     """An objective of one's own."""
 
-    def forward(self, model: Any, batch: Any) -> Any:
+    def forward(self, model, batch):
         return model(batch["x"])
 
-    def loss(self, model: Any, outputs: Any, batch: Any) -> Loss:
+    def loss(self, model, outputs, batch):
         return Loss(F.cross_entropy(outputs, batch["y"], reduction="sum"), len(outputs))
 
-    def row_losses(self, model: Any, outputs: Any, batch: Any) -> torch.Tensor:
+    def row_losses(self, model, outputs, batch):
         return F.cross_entropy(outputs, batch["y"], reduction="none")
 
 
 class Wrong(Whole):
-    def row_losses(self, model: Any, outputs: Any, batch: Any) -> torch.Tensor:
-        return outputs  # type: ignore[no-any-return]
+    def row_losses(self, model, outputs, batch):
+        return outputs
 
 
-def parts(outputs: torch.Tensor, targets: torch.Tensor, reduction: str = "mean") -> Any:
+def parts(outputs, targets, reduction="mean"):
     accuracy = (outputs.argmax(1) == targets).float() * 100
     found = {"ce": F.cross_entropy(outputs, targets, reduction="none"), "accuracy": accuracy}
     return found if reduction == "none" else {name: part.mean() for name, part in found.items()}
 
 
-def as_dict(x: torch.Tensor, y: torch.Tensor) -> dict[str, Any]:
+def as_dict(x, y):
     return {"x": x, "y": y, "ids": list("abcdefgh"), "epoch": 3, "more": {"deep": x, "name": "kept"}}
 
 
 NAMED = Objective(CE, inputs="x", targets="y")
 BY_NAME = (lambda batch: batch["x"]), (lambda batch: batch["y"])
-Form = tuple[Callable[..., Any], dict[str, Any], dict[str, Any]]
-FORMS: dict[str, Form] = {
+FORMS = {
     "list": (lambda x, y: [x, y], {}, {}),
     "attributes": (Pair, {}, KEYS),
     "dict": (as_dict, {"objective": NAMED}, {}),
@@ -112,11 +110,7 @@ FORMS: dict[str, Form] = {
     ),
     "per row": (
         lambda x, y: {"x": list(x), "y": y},
-        {
-            "objective": NAMED,
-            "model": Taking(torch.stack),
-            "batches": Batches(per_row=("x",)),
-        },
+        {"objective": NAMED, "model": Taking(torch.stack), "batches": Batches(per_row=("x",))},
         {},
     ),
     "samples": (
@@ -137,7 +131,7 @@ FORMS: dict[str, Form] = {
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("scorer", ["forward", "uniform"])
-def test_the_kept_rows_are_those_of_a_plain_pair(engine_of: Any, pruned: Any, form: str, scorer: str) -> None:
+def test_the_kept_rows_are_those_of_a_plain_pair(engine_of, pruned, form, scorer):
     make, fields, given = FORMS[form]
     arguments = {**ALWAYS, "selector": "uniform"} if scorer == "uniform" else ALWAYS
     plain = pruned(engine_of(SelectiveBackprop(**arguments), model=Taking(lambda x: x)))
@@ -178,9 +172,7 @@ def test_the_kept_rows_are_those_of_a_plain_pair(engine_of: Any, pruned: Any, fo
         ({"objective": Objective(CE, inputs=1, targets=0), "batch": (Y, X)}, {"scale_factor": 0.5}, "0 is not item 1"),
     ],
 )
-def test_what_can_not_be_right_is_refused_at_the_first_batch(
-    engine_of: Any, fields: dict[str, Any], given: dict[str, Any], message: str
-) -> None:
+def test_what_can_not_be_right_is_refused_at_the_first_batch(engine_of, fields, given, message):
     said = {"loss_fn": None} if "objective" in fields else {}
     engine = engine_of(SelectiveBackprop(**{**ALWAYS, **given}), **{**said, **fields})
     with pytest.raises((ValueError, TypeError, LookupError), match=message):
@@ -188,20 +180,20 @@ def test_what_can_not_be_right_is_refused_at_the_first_batch(
 
 
 class OwnImageLoss(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.seen: list[Any] = []
+        self.seen = []
 
-    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    def forward(self, batch):
         self.seen.append(batch["x"].shape[2:])
         return batch["x"].flatten(1).mean(1)
 
-    def loss(self, outputs: Any, batch: Any, reduction: str = "mean") -> dict[str, torch.Tensor]:
+    def loss(self, outputs, batch, reduction="mean"):
         return {"a": F.l1_loss(outputs, batch["y"], reduction=reduction), "b": outputs * 0}
 
 
 @pytest.mark.parametrize("key", ["x", (lambda b: b["x"], lambda b, v: b.__setitem__("x", v))], ids=["key", "setter"])
-def test_a_model_with_its_own_loss_scores_the_scaled_input(engine_of: Any, pruned: Any, key: Any) -> None:
+def test_a_model_with_its_own_loss_scores_the_scaled_input(engine_of, pruned, key):
     batch = {"x": torch.randn(8, 1, 6, 6), "y": torch.zeros(8)}
     images = batch["x"]
     engine = engine_of(SelectiveBackprop(0, 1, interrupt=0, input_key=key), model=OwnImageLoss(), loss_fn=None)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -157,14 +157,14 @@ def test_run_writes_what_is_missing_and_report_makes_table_and_picture(study, tm
 BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "selective_backprop"
 
 
-def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+def run(*arguments):
     return subprocess.run(
         [sys.executable, str(BENCHMARK), *arguments], capture_output=True, text=True, check=False, timeout=300
     )
 
 
 @pytest.fixture
-def ratios() -> ModuleType:
+def ratios():
     spec = importlib.util.spec_from_file_location("ratios_of_steps", BENCHMARK / "ratios.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -173,7 +173,7 @@ def ratios() -> ModuleType:
 
 
 @pytest.mark.full
-def test_it_prints_what_was_asked_for_and_a_goal_decides_the_exit_code() -> None:
+def test_it_prints_what_was_asked_for_and_a_goal_decides_the_exit_code():
     done = run("mlp", "--processes", "2", "--rounds", "1", "--kinds", "kept", "drawing 0.5")
     rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines() if line}
     assert len(rows["kept"]) == 3, done.stderr
@@ -182,7 +182,7 @@ def test_it_prints_what_was_asked_for_and_a_goal_decides_the_exit_code() -> None
 
 
 @pytest.mark.full
-def test_nothing_keeps_measuring_once_it_is_killed() -> None:
+def test_nothing_keeps_measuring_once_it_is_killed():
     """What it starts holds its end of the pipe for as long as it lives."""
     kinds = ("--kinds", "kept 0.5", "--rounds", "100000")
     begun = subprocess.Popen([sys.executable, str(BENCHMARK), "mlp", *kinds], stdout=subprocess.PIPE)
@@ -191,12 +191,12 @@ def test_nothing_keeps_measuring_once_it_is_killed() -> None:
     begun.communicate(timeout=60)
 
 
-def test_a_ratio_is_that_of_steps_of_one_round(ratios: ModuleType) -> None:
+def test_a_ratio_is_that_of_steps_of_one_round(ratios):
     """A machine that is three times as slow in one round changes nothing."""
     rounds, others = [1.0, 3.0, 1.0, 1.5], [2.0, 6.0, 2.0, 2.0]
     assert ratios.ratio_of([rounds, rounds], [others, others]) == (0.5, 0)
 
 
-def test_how_far_processes_differ_says_how_well_a_ratio_is_known(ratios: ModuleType) -> None:
+def test_how_far_processes_differ_says_how_well_a_ratio_is_known(ratios):
     ratio, error = ratios.ratio_of([[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]], [[1.0, 1.0]] * 3)
     assert ratio == 2 and error == pytest.approx(1 / 3**0.5)

@@ -2,8 +2,6 @@
 
 import math
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -12,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from engine_core import Algorithm, AlgorithmMetadata, Event, State
+from engine_core import Algorithm, AlgorithmMetadata, Event
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core_author import RecordingDestination
 from sb_plugin import SelectiveBackprop, WithIndex
@@ -20,17 +18,17 @@ from sb_plugin import SelectiveBackprop, WithIndex
 FULL = ("selective_backprop", {"start": 0.5, "end": 1, "scale_factor": 1, "interrupt": 0})
 
 
-def data() -> list[tuple[torch.Tensor, torch.Tensor]]:
+def data():
     x = torch.randn(32, 2, 4, 4, generator=torch.Generator().manual_seed(0))
     return list(zip(x.split(8), (x.mean((1, 2, 3)) > 0).long().split(8), strict=True))
 
 
-def train(algorithms: Any, batches: Any = None, **settings: Any) -> tuple[list[Any], list[Any]]:
+def train(algorithms, batches=None, **settings):
     """Return the batches that were trained on, and the weights after each step."""
     torch.manual_seed(5)
     model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Dropout(0.2), nn.Linear(16, 2))
-    seen: list[Any] = []
-    weights: list[Any] = []
+    seen = []
+    weights = []
     watch = [
         at("before_forward", lambda state: seen.append(state.batch)),
         at("batch_end", lambda state: weights.append([each.clone() for each in state.model.state_dict().values()])),
@@ -41,11 +39,11 @@ def train(algorithms: Any, batches: Any = None, **settings: Any) -> tuple[list[A
     return seen, weights
 
 
-def sizes(batches: list[Any]) -> list[int]:
+def sizes(batches):
     return [len(batch[0]) for batch in batches]
 
 
-def test_runs_with_and_without_it_are_bit_identical_up_to_start_and_only_selected_steps_are_logged() -> None:
+def test_runs_with_and_without_it_are_bit_identical_up_to_start_and_only_selected_steps_are_logged():
     destination = RecordingDestination()
     _, plain = train([])
     _, pruned = train([FULL], loggers=destination)
@@ -57,12 +55,12 @@ def test_runs_with_and_without_it_are_bit_identical_up_to_start_and_only_selecte
     assert all(math.isfinite(value) for metrics in logged.values() for value in metrics.values())
 
 
-def test_one_instance_serves_a_second_trainer_as_it_served_the_first() -> None:
+def test_one_instance_serves_a_second_trainer_as_it_served_the_first():
     algorithm = SelectiveBackprop(0, 1, scale_factor=1)
     assert same(*(train([algorithm])[1] for _ in range(2)))
 
 
-def test_a_selected_step_is_a_plain_step_on_the_rows_it_kept() -> None:
+def test_a_selected_step_is_a_plain_step_on_the_rows_it_kept():
     """The oracle is a training on those rows, made of what the pruned run trained on."""
     kept, pruned = train([SelectiveBackprop(0, 1, 0.25, 1, 0)], max_duration="4ba")
     assert sizes(kept) == [2, 2, 2, 2]
@@ -70,7 +68,7 @@ def test_a_selected_step_is_a_plain_step_on_the_rows_it_kept() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:BatchNorm")
-def test_with_microbatches_a_pruned_batch_is_split_without_a_warning() -> None:
+def test_with_microbatches_a_pruned_batch_is_split_without_a_warning():
     """Other warnings are errors here: the reference warned that it can't split the tensor."""
     seen, _ = train([FULL], microbatch_size=3)
     assert sizes(seen) == [3, 3, 2] * 4 + [2, 2] * 4
@@ -79,10 +77,10 @@ def test_with_microbatches_a_pruned_batch_is_split_without_a_warning() -> None:
 class Other(Algorithm):
     metadata = AlgorithmMetadata(events=("after_dataloader",), writes=())
 
-    def match(self, event: Event, state: State) -> bool:
+    def match(self, event, state):
         return True
 
-    def apply(self, event: Event, state: State, logger: Any) -> None:
+    def apply(self, event, state, logger):
         self.size = len(state.batch[0])
 
 
@@ -93,9 +91,9 @@ class B(Other): ...
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_it_truly_runs_first_after_the_dataloader(place: int) -> None:
+def test_it_truly_runs_first_after_the_dataloader(place):
     """Whatever its place in the user's list; the reference ran it last. The others run in reverse."""
-    algorithms: list[Any] = [A(), B()]
+    algorithms = [A(), B()]
     algorithms.insert(place, SelectiveBackprop(0, 1, scale_factor=1, interrupt=0))
     model = nn.Sequential(nn.Flatten(), nn.Linear(32, 2))
     with trainer(data(), model, algorithms=algorithms) as made:
@@ -105,7 +103,7 @@ def test_it_truly_runs_first_after_the_dataloader(place: int) -> None:
     assert [other.size for other in algorithms if isinstance(other, Other)] == [4, 4]
 
 
-MODES: dict[str, dict[str, Any]] = {
+MODES = {
     "forward": {},
     "cdf": {"selector": "cdf", "floor": 0.2},
     "topk": {"selector": "topk", "floor": 0.3},
@@ -118,13 +116,13 @@ MODES: dict[str, dict[str, Any]] = {
 }
 
 
-def run(mode: dict[str, Any], folder: Path, **begin: Any) -> tuple[dict[int, list[int]], dict[str, Any], Any]:
+def run(mode, folder, **begin):
     """Return the rows that each batch trained on, and the states of algorithm and model at the end."""
     torch.manual_seed(5)
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.2), nn.ReLU(), nn.Linear(8, 2))
     x = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
     data = DataLoader(WithIndex(TensorDataset(x, (x.sum(1) > 0).long())), 12, shuffle=True, drop_last=True)
-    rows: dict[int, list[int]] = {}
+    rows = {}
     picks = at("before_forward", lambda state: rows.update({state.timestamp.batch: state.batch[2].tolist()}))
     algorithm = SelectiveBackprop(0.1, 1, scale_factor=1, interrupt=4, **mode)
     given = {"algorithms": algorithm, "callbacks": [picks, CheckpointSaver(folder, "1ba", keep_last=None)], **begin}
@@ -135,7 +133,7 @@ def run(mode: dict[str, Any], folder: Path, **begin: Any) -> tuple[dict[int, lis
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_rest_of_a_run_picks_the_same_rows(mode: str, tmp_path: Path) -> None:
+def test_the_rest_of_a_run_picks_the_same_rows(mode, tmp_path):
     """From the middle of an epoch and from between two."""
     rows, *states = run(MODES[mode], tmp_path / "whole")
     for at_batch, name in ((4, "ep1-ba4"), (9, "ep2-ba9")):
@@ -144,8 +142,8 @@ def test_the_rest_of_a_run_picks_the_same_rows(mode: str, tmp_path: Path) -> Non
         assert same(states, again)
 
 
-def test_the_summary_of_a_run_that_pauses_is_logged_once_and_covers_all_of_it(tmp_path: Path) -> None:
-    def slow(batch: Any, state: State) -> torch.Tensor:
+def test_the_summary_of_a_run_that_pauses_is_logged_once_and_covers_all_of_it(tmp_path):
+    def slow(batch, state):
         if state.timestamp.batch < 3:  # before the pause only
             time.sleep(0.1)
         return batch[0].sum(1)

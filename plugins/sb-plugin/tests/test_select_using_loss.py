@@ -1,7 +1,5 @@
 """The function of one batch."""
 
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
@@ -10,11 +8,11 @@ from torch.nn import functional as F
 from sb_plugin import functional, select_using_loss
 
 
-def absolute(outputs: torch.Tensor, targets: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
+def absolute(outputs, targets, reduction="mean"):
     return (outputs - targets).abs()
 
 
-def seeded(seed: int) -> torch.Generator:
+def seeded(seed):
     return torch.Generator().manual_seed(seed)
 
 
@@ -22,10 +20,10 @@ def seeded(seed: int) -> torch.Generator:
     ("selector", "keep", "more"),
     [("composer", 0.1, {}), ("cdf", 0.5, {}), ("topk", 0.5, {"floor": 0.5}), ("uniform", 0.6, {"multiple_of": 8})],
 )
-def test_the_rows_are_those_that_are_drawn_by_the_losses(selector: str, keep: float, more: dict[str, Any]) -> None:
+def test_the_rows_are_those_that_are_drawn_by_the_losses(selector, keep, more):
     x = torch.arange(40.0) * 7 % 40
     generator, own = seeded(3), seeded(3)
-    given: dict[str, Any] = {"generator": generator, "selector": selector, **more}
+    given = {"generator": generator, "selector": selector, **more}
     kept, _ = select_using_loss(x, x, nn.Identity(), lambda o, t, reduction: o, keep, **given)
     if selector != "uniform":  # which scores nothing
         functional.fresh_seed(own)
@@ -34,7 +32,7 @@ def test_the_rows_are_those_that_are_drawn_by_the_losses(selector: str, keep: fl
     assert torch.equal(own.get_state(), generator.get_state())
 
 
-def test_inputs_and_targets_stay_paired() -> None:
+def test_inputs_and_targets_stay_paired():
     x = torch.randn(10, 3)
     rows, targets = select_using_loss(x, x.sum(1), nn.Flatten(), lambda o, t, reduction: o.sum(1) ** 2, 0.7)
     assert rows.shape == (7, 3)
@@ -42,7 +40,7 @@ def test_inputs_and_targets_stay_paired() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_dtype_and_full_size_are_kept(dtype: torch.dtype) -> None:
+def test_dtype_and_full_size_are_kept(dtype):
     x, y = torch.randn(8, 1, 6, 6).to(dtype), torch.randn(8).to(torch.float16)
     rows, targets = select_using_loss(x, y, lambda v: v.flatten(1).mean(1), absolute, 0.5, 0.5)
     assert (rows.dtype, rows.shape, targets.dtype) == (dtype, (4, 1, 6, 6), torch.float16)
@@ -51,15 +49,15 @@ def test_dtype_and_full_size_are_kept(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(
     ("shape", "memory"), [((8, 3, 6, 6), torch.channels_last), ((8, 3, 6, 6, 6), torch.channels_last_3d)]
 )
-def test_memory_format_is_kept(shape: tuple[int, ...], memory: torch.memory_format) -> None:
+def test_memory_format_is_kept(shape, memory):
     x = torch.randn(shape).to(memory_format=memory)
     rows, _ = select_using_loss(x, torch.zeros(8), lambda v: v.flatten(1).mean(1), absolute)
     assert rows.is_contiguous(memory_format=memory)
     assert not rows.is_contiguous()
 
 
-def test_where_nothing_is_dropped_the_same_objects_come_back_and_no_model_runs() -> None:
-    def never(x: torch.Tensor) -> torch.Tensor:
+def test_where_nothing_is_dropped_the_same_objects_come_back_and_no_model_runs():
+    def never(x):
         raise AssertionError
 
     for x, keep in ((torch.zeros(8), 1), (torch.zeros(1), 0.3), (torch.zeros(0), 0.5)):
@@ -72,10 +70,10 @@ def test_where_nothing_is_dropped_the_same_objects_come_back_and_no_model_runs()
 @pytest.mark.parametrize(
     ("shape", "mode"), [((4, 2, 8), "linear"), ((4, 2, 8, 8), "bilinear"), ((4, 2, 8, 8, 8), "trilinear")]
 )
-def test_scoring_sees_the_scaled_input(shape: tuple[int, ...], mode: str) -> None:
+def test_scoring_sees_the_scaled_input(shape, mode):
     x, seen = torch.randn(shape), []
 
-    def model(received: torch.Tensor) -> torch.Tensor:
+    def model(received):
         seen.append(received)
         return received.flatten(1).mean(1)
 
@@ -84,11 +82,11 @@ def test_scoring_sees_the_scaled_input(shape: tuple[int, ...], mode: str) -> Non
     assert torch.equal(seen[0], F.interpolate(x, scale_factor=0.5, mode=mode))
 
 
-def fixed_size_net() -> nn.Module:
+def fixed_size_net():
     return nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(64, 4))
 
 
-def test_a_net_of_fixed_input_size_is_scored_at_full_size_with_a_warning() -> None:
+def test_a_net_of_fixed_input_size_is_scored_at_full_size_with_a_warning():
     x, y = torch.randn(8, 1, 8, 8), torch.arange(8) % 4
     net = fixed_size_net()
     full = select_using_loss(x, y, net, F.cross_entropy, generator=seeded(3))
@@ -100,15 +98,15 @@ def test_a_net_of_fixed_input_size_is_scored_at_full_size_with_a_warning() -> No
     assert net[0].num_batches_tracked == 0
 
 
-def test_a_model_that_fails_at_any_size_raises_its_own_error_and_no_warning() -> None:
-    def broken(x: torch.Tensor) -> torch.Tensor:
+def test_a_model_that_fails_at_any_size_raises_its_own_error_and_no_warning():
+    def broken(x):
         raise RuntimeError(f"no use for {tuple(x.shape)}")
 
     with pytest.raises(RuntimeError, match=r"no use for \(8, 1, 8, 8\)"):
         select_using_loss(torch.randn(8, 1, 8, 8), torch.zeros(8), broken, absolute, 0.5, 0.5)
 
 
-def test_without_a_generator_a_private_one_draws() -> None:
+def test_without_a_generator_a_private_one_draws():
     x = torch.arange(64.0)
     torch.manual_seed(1)
     before = torch.get_rng_state()
@@ -119,7 +117,7 @@ def test_without_a_generator_a_private_one_draws() -> None:
     assert first.tolist() != second.tolist()
 
 
-def test_a_private_generator_starts_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_private_generator_starts_anywhere(monkeypatch):
     """With torch's default seed every process would make the same choices."""
     monkeypatch.setattr(functional, "_private_generator", functional._private_generator.__wrapped__)
     x = torch.arange(64.0)
@@ -127,7 +125,7 @@ def test_a_private_generator_starts_anywhere(monkeypatch: pytest.MonkeyPatch) ->
     assert choices[0] != choices[1]
 
 
-def test_a_forked_process_draws_from_its_own_generator(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forked_process_draws_from_its_own_generator(monkeypatch):
     x = torch.arange(64.0)
     generators = []
     for process in (1, 2, 1):
@@ -138,8 +136,8 @@ def test_a_forked_process_draws_from_its_own_generator(monkeypatch: pytest.Monke
     assert generators[0].initial_seed() != generators[1].initial_seed()
 
 
-def test_the_uniform_selector_calls_neither_model_nor_loss() -> None:
-    def never(*_: Any, reduction: str = "mean") -> torch.Tensor:
+def test_the_uniform_selector_calls_neither_model_nor_loss():
+    def never(*_, reduction="mean"):
         raise AssertionError
 
     x = torch.arange(8.0)
@@ -160,10 +158,8 @@ def test_the_uniform_selector_calls_neither_model_nor_loss() -> None:
     ],
 )
 @pytest.mark.parametrize("keep", [0.5, 1])
-def test_a_wrong_choice_is_refused_before_anything_runs(
-    arguments: dict[str, Any], error: type[Exception], message: str, keep: float
-) -> None:
-    def never(x: torch.Tensor) -> torch.Tensor:
+def test_a_wrong_choice_is_refused_before_anything_runs(arguments, error, message, keep):
+    def never(x):
         raise AssertionError
 
     with pytest.raises(error, match=message):

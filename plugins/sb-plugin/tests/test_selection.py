@@ -2,11 +2,9 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
 from fractions import Fraction
 from functools import cache
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,11 +24,11 @@ keeps = st.floats(0.001, 1) | st.sampled_from([1e-320, 1e-40, 1e-6, 0.25, 0.5, 0
 floors = st.just(0.0) | st.floats(0, 1, exclude_max=True) | st.sampled_from([1e-320, 1 - 2**-53])
 
 
-def seeded(seed: int) -> torch.Generator:
+def seeded(seed):
     return torch.Generator().manual_seed(seed)
 
 
-def drawn_by_hand(scores: torch.Tensor, k: int, keep: float, generator: torch.Generator) -> list[int]:
+def drawn_by_hand(scores, k, keep, generator):
     """Draw by the default law: from a permutation, which ranks equal scores, and then a number for each rank."""
     n = len(scores)
     rows = torch.randperm(n, generator=generator)
@@ -45,7 +43,7 @@ def drawn_by_hand(scores: torch.Tensor, k: int, keep: float, generator: torch.Ge
     return sorted(sorted(ranked, key=keys.__getitem__)[-k:])
 
 
-def test_the_default_law_draws_the_rows_it_has_always_drawn() -> None:
+def test_the_default_law_draws_the_rows_it_has_always_drawn():
     scores = (torch.arange(32) * 7 % 32).float()
     scores[5], scores[9], scores[20] = math.nan, math.inf, scores[21]
     few = torch.tensor([math.nan, 1, math.inf, 2])
@@ -64,9 +62,7 @@ def test_the_default_law_draws_the_rows_it_has_always_drawn() -> None:
     share=st.floats(0, 1),
     seed=seeds,
 )
-def test_rows_are_k_different_places_in_order_and_finite_ones_come_first(
-    scores: list[float], selector: str, keep: float, floor: float, share: float, seed: int
-) -> None:
+def test_rows_are_k_different_places_in_order_and_finite_ones_come_first(scores, selector, keep, floor, share, seed):
     k = max(1, round(share * len(scores)))
     rows = draw_rows(torch.tensor(scores), k, keep, seeded(seed), selector, floor).tolist()
     assert rows == sorted(set(rows))
@@ -85,9 +81,7 @@ def test_rows_are_k_different_places_in_order_and_finite_ones_come_first(
     shift=st.integers(0, 500),
     seed=seeds,
 )
-def test_scaling_and_shifting_the_losses_changes_nothing(
-    scores: list[int], selector: str, floor: float, power: int, shift: int, seed: int
-) -> None:
+def test_scaling_and_shifting_the_losses_changes_nothing(scores, selector, floor, power, shift, seed):
     """By powers of two and whole numbers, which are exact."""
     given = torch.tensor(scores).float()
     once, scaled, shifted = (
@@ -99,14 +93,14 @@ def test_scaling_and_shifting_the_losses_changes_nothing(
 
 @settings(deadline=None)
 @given(scores=st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, unique=True), seed=seeds, data=st.data())
-def test_topk_takes_the_hardest_rows(scores: list[float], seed: int, data: st.DataObject) -> None:
+def test_topk_takes_the_hardest_rows(scores, seed, data):
     k = data.draw(st.integers(1, len(scores)))
     hardest = sorted(range(len(scores)), key=lambda row: scores[row])[-k:]
     assert draw_rows(torch.tensor(scores), k, 0.5, seeded(seed), "topk").tolist() == sorted(hardest)
 
 
 @pytest.mark.parametrize("selector", ["composer", "cdf"])
-def test_a_tiny_keep_takes_the_hardest_rows_also_beside_others_that_are_not_finite(selector: str) -> None:
+def test_a_tiny_keep_takes_the_hardest_rows_also_beside_others_that_are_not_finite(selector):
     """Their weights are too small for any float: (r + 0.5) ** 1e300."""
     scores = torch.cat([torch.arange(64.0), torch.full((8,), math.nan)])
     assert draw_rows(scores, 3, 1e-300, seeded(0), selector).tolist() == [61, 62, 63]
@@ -116,9 +110,7 @@ def test_a_tiny_keep_takes_the_hardest_rows_also_beside_others_that_are_not_fini
 @given(m=st.integers(1, 5000), share=st.floats(0, 1), keep=keeps, floor=floors, law=st.sampled_from(["cdf", "topk"]))
 @example(m=5000, share=0.9998, keep=0.999, floor=0.5, law="cdf")
 @example(m=4654, share=4304 / 4654, keep=0.85, floor=0.0, law="cdf")  # rounding gives one rank more than 1
-def test_chances_add_up_to_k_rows_none_of_which_can_be_drawn_twice(
-    m: int, share: float, keep: float, floor: float, law: str
-) -> None:
+def test_chances_add_up_to_k_rows_none_of_which_can_be_drawn_twice(m, share, keep, floor, law):
     k = max(1, round(share * m))
     chances = inclusion(m, k, keep, floor, law)
     sums, firsts = ticks(m, k, keep, floor, law, CPU)
@@ -133,36 +125,30 @@ def test_chances_add_up_to_k_rows_none_of_which_can_be_drawn_twice(
 @given(n=st.integers(1, 2000), percent=st.integers(1, 100))
 @example(n=100, percent=29)
 @example(n=100, percent=57)
-def test_the_number_kept_is_exact_for_every_percentage(n: int, percent: int) -> None:
+def test_the_number_kept_is_exact_for_every_percentage(n, percent):
     assert number_kept(n, percent / 100) == max(1, math.floor(Fraction(percent, 100) * n))
 
 
 @pytest.mark.parametrize(
     ("n", "keep", "multiple_of", "k"),
-    [
-        (0, 0.5, 1, 0),
-        (100, 0.5, 8, 48),
-        (100, 0.29, 29, 29),
-        (10, 0.5, 8, 1),
-        (100, 1, 8, 100),
-    ],
+    [(0, 0.5, 1, 0), (100, 0.5, 8, 48), (100, 0.29, 29, 29), (10, 0.5, 8, 1), (100, 1, 8, 100)],
 )
-def test_the_number_kept_is_rounded_down_to_a_multiple(n: int, keep: float, multiple_of: int, k: int) -> None:
+def test_the_number_kept_is_rounded_down_to_a_multiple(n, keep, multiple_of, k):
     """But never to none, and not where all are kept."""
     assert number_kept(n, keep, multiple_of) == k
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int64])
-def test_a_custom_selector_decides_and_its_rows_come_in_order(dtype: torch.dtype) -> None:
+def test_a_custom_selector_decides_and_its_rows_come_in_order(dtype):
     chosen = torch.tensor([4, 0, 2], dtype=dtype)
     rows = draw_rows(torch.rand(5), 3, 0.6, seeded(0), lambda scores, k, generator: chosen)
     assert (rows.tolist(), rows.dtype) == ([0, 2, 4], torch.long)
 
 
-def test_a_custom_selector_gets_scores_that_it_may_change() -> None:
+def test_a_custom_selector_gets_scores_that_it_may_change():
     scores, generator, seen = torch.tensor([3.0, 1.0, 2.0], requires_grad=True), seeded(0), []
 
-    def lowest(given: torch.Tensor, k: int, own: torch.Generator) -> torch.Tensor:
+    def lowest(given, k, own):
         seen.append((given.tolist(), k, own))
         return given.mul_(-1).topk(k).indices
 
@@ -185,8 +171,8 @@ REMEDY = r"return the positions of 2 rows, as scores\.topk\(k\)\.indices does"
         (torch.tensor([1, 1]), ValueError, "the position 1 more than once: return 2 diff"),
     ],
 )
-def test_the_error_of_a_custom_selector_says_what_is_wrong(returned: Any, error: type[Exception], message: str) -> None:
-    def hardest(scores: torch.Tensor, k: int, generator: torch.Generator) -> Any:
+def test_the_error_of_a_custom_selector_says_what_is_wrong(returned, error, message):
+    def hardest(scores, k, generator):
         return returned
 
     with pytest.raises(error, match=message):
@@ -201,18 +187,18 @@ TABLE = {
 }
 
 
-def weights(n: int, keep: float, floor: float = 0.0) -> np.ndarray:
+def weights(n, keep, floor=0.0):
     w = ((np.arange(n) + 0.5) / n) ** (1 / keep - 1)
     return (1 - floor) * w / w.sum() + floor / n
 
 
 @cache
-def successive_sets(n: int, k: int, keep: float, floor: float = 0.0) -> dict[frozenset[int], float]:
+def successive_sets(n, k, keep, floor=0.0):
     """Return the probability of each set of k picks, where every pick is proportional to the weights that are left."""
     w = weights(n, keep, floor).tolist()
-    sets = {frozenset[int](): 1.0}
+    sets = {frozenset(): 1.0}
     for _ in range(k):
-        larger: Counter[frozenset[int]] = Counter()
+        larger = Counter()
         for chosen, probability in sets.items():
             left = [i for i in range(n) if i not in chosen]
             total = sum(w[i] for i in left)
@@ -222,11 +208,11 @@ def successive_sets(n: int, k: int, keep: float, floor: float = 0.0) -> dict[fro
     return sets
 
 
-def inclusion_of(sets: dict[frozenset[int], float], n: int) -> np.ndarray:
+def inclusion_of(sets, n):
     return np.array([sum(p for chosen, p in sets.items() if i in chosen) for i in range(n)])
 
 
-def cdf_inclusion(n: int, k: int, keep: float, floor: float = 0.0) -> np.ndarray:
+def cdf_inclusion(n, k, keep, floor=0.0):
     """Return min(1, c * w) with the c that bisection finds for a sum of k."""
     w = weights(n, keep, floor)
     low, high = 0.0, n / w.min()
@@ -236,12 +222,12 @@ def cdf_inclusion(n: int, k: int, keep: float, floor: float = 0.0) -> np.ndarray
     return np.minimum(1, high * w)
 
 
-def systematic_sets(inclusion: Sequence[float]) -> Counter[frozenset[int]]:
+def systematic_sets(inclusion):
     """Return the probability of each set that a point of [0, 1) and those at distance 1 hit, rank by rank."""
     sums = np.cumsum(inclusion)
     k = round(sums[-1])
     ends = np.unique(np.concatenate([[0.0], sums % 1, [1.0]]))
-    sets: Counter[frozenset[int]] = Counter()
+    sets = Counter()
     for low, high in pairwise(ends):
         if high - low > 1e-9:
             points = (low + high) / 2 + np.arange(k)
@@ -250,7 +236,7 @@ def systematic_sets(inclusion: Sequence[float]) -> Counter[frozenset[int]]:
 
 
 @cache
-def drawn(n: int, k: int, keep: float, selector: str, floor: float = 0.0) -> torch.Tensor:
+def drawn(n, k, keep, selector, floor=0.0):
     """Return the ranks of the rows kept (draws, k); ranks and places differ."""
     ranks = torch.randperm(n, generator=torch.Generator().manual_seed(n))
     generator, scores = torch.Generator().manual_seed(5), ranks.float()
@@ -259,15 +245,15 @@ def drawn(n: int, k: int, keep: float, selector: str, floor: float = 0.0) -> tor
     return ranks[torch.stack(rows)]
 
 
-def drawn_counts(n: int, k: int, keep: float, selector: str, floor: float = 0.0) -> np.ndarray:
+def drawn_counts(n, k, keep, selector, floor=0.0):
     return drawn(n, k, keep, selector, floor).flatten().bincount(minlength=n).numpy()
 
 
-def drawn_sets(n: int, k: int, keep: float, selector: str, floor: float = 0.0) -> Counter[frozenset[int]]:
+def drawn_sets(n, k, keep, selector, floor=0.0):
     return Counter(map(frozenset, drawn(n, k, keep, selector, floor).tolist()))
 
 
-def assert_each_rank_is_kept(counts: np.ndarray, inclusion: np.ndarray) -> None:
+def assert_each_rank_is_kept(counts, inclusion):
     """|z| < 5: less than one in 10,000 goes beyond it among 100 ranks; a rank that is sure is kept each time."""
     draws = counts.sum() / round(inclusion.sum())
     deviation = np.sqrt(np.maximum(draws * inclusion * (1 - inclusion), 1))
@@ -275,7 +261,7 @@ def assert_each_rank_is_kept(counts: np.ndarray, inclusion: np.ndarray) -> None:
     assert (counts[inclusion == 1] == draws).all()
 
 
-def p_value(seen: Counter[frozenset[int]], sets: dict[frozenset[int], float]) -> float:
+def p_value(seen, sets):
     """Return the chance of a chi-square this large; cells that expect less than 5 are taken together."""
     assert seen.keys() <= sets.keys()
     cells = sorted((seen.total() * p, seen[chosen]) for chosen, p in sets.items())
@@ -287,44 +273,44 @@ def p_value(seen: Counter[frozenset[int]], sets: dict[frozenset[int], float]) ->
 
 
 @pytest.mark.parametrize("keep", [0.5, 0.25])
-def test_the_oracle_gives_the_published_table(keep: float) -> None:
+def test_the_oracle_gives_the_published_table(keep):
     """The table was drawn, so it is a few thousandths off the exact values."""
     assert inclusion_of(successive_sets(8, int(8 * keep), keep), 8) == pytest.approx(TABLE[keep], abs=0.005)
 
 
-def kept_shares(*scores: float) -> list[float]:
+def kept_shares(*scores):
     """Return how often each row of a batch is among the four that are kept."""
     generator, losses = torch.Generator().manual_seed(7), torch.tensor(scores)
     rows = torch.cat([draw_rows(losses, 4, 0.5, generator) for _ in range(FEW)])
     return (rows.bincount(minlength=len(scores)) / FEW).tolist()
 
 
-def test_tied_rows_share_the_chances_of_their_ranks() -> None:
+def test_tied_rows_share_the_chances_of_their_ranks():
     """Two easy rows, four tied ones, two hard ones."""
     expected = [*TABLE[0.5][:2], *[sum(TABLE[0.5][2:6]) / 4] * 4, *TABLE[0.5][6:]]
     assert kept_shares(0, 1, 2, 2, 2, 2, 3, 4) == pytest.approx(expected, abs=0.02)
 
 
-def test_where_finite_rows_run_out_others_fill_up_at_random() -> None:
+def test_where_finite_rows_run_out_others_fill_up_at_random():
     seen = kept_shares(math.nan, 1, math.inf, 2, -math.inf, math.nan)
     assert [seen[1], seen[3]] == [1, 1]
     assert [seen[i] for i in (0, 2, 4, 5)] == pytest.approx([0.5] * 4, abs=0.02)
 
 
 @pytest.mark.parametrize(("selector", "expected"), [("composer", 0.793), ("cdf", 0.984)])
-def test_the_hardest_of_32_rows_is_kept_more_often_by_the_papers_law(selector: str, expected: float) -> None:
+def test_the_hardest_of_32_rows_is_kept_more_often_by_the_papers_law(selector, expected):
     counts = drawn_counts(32, 16, 0.5, selector)
     assert counts[-1] / (counts.sum() / 16) == pytest.approx(expected, abs=0.015)
 
 
 @pytest.mark.parametrize("keep", KEEPS)
-def test_composer_draws_sets_as_successive_sampling(keep: float) -> None:
+def test_composer_draws_sets_as_successive_sampling(keep):
     k = int(8 * keep)
     assert p_value(drawn_sets(8, k, keep, "composer"), successive_sets(8, k, keep)) > 1e-4
 
 
 @pytest.mark.parametrize(("n", "keep"), [*((8, keep) for keep in KEEPS), (65, 0.25)])
-def test_cdf_draws_the_sets_of_a_systematic_sample_and_each_rank_as_often_as_the_paper(n: int, keep: float) -> None:
+def test_cdf_draws_the_sets_of_a_systematic_sample_and_each_rank_as_often_as_the_paper(n, keep):
     k = int(n * keep)
     exact = cdf_inclusion(n, k, keep)
     assert_each_rank_is_kept(drawn_counts(n, k, keep, "cdf"), exact)
@@ -332,12 +318,12 @@ def test_cdf_draws_the_sets_of_a_systematic_sample_and_each_rank_as_often_as_the
 
 
 @pytest.mark.parametrize("selector", ["composer", "cdf"])
-def test_a_single_pick_follows_the_weights(selector: str) -> None:
+def test_a_single_pick_follows_the_weights(selector):
     expected = {frozenset({rank}): w for rank, w in enumerate(weights(8, 0.3))}
     assert p_value(drawn_sets(8, 1, 0.3, selector), expected) > 1e-4
 
 
-def test_composers_floor_bounds_the_chance_of_every_row() -> None:
+def test_composers_floor_bounds_the_chance_of_every_row():
     floor = 0.7
     exact = inclusion_of(successive_sets(10, 3, 0.25, floor), 10)
     assert exact.min() > 1 - (1 - floor / 10) ** 3
@@ -345,7 +331,7 @@ def test_composers_floor_bounds_the_chance_of_every_row() -> None:
 
 
 @pytest.mark.parametrize("selector", ["cdf", "topk"])
-def test_the_floor_of_a_systematic_sample_bounds_the_chance_of_every_row(selector: str) -> None:
+def test_the_floor_of_a_systematic_sample_bounds_the_chance_of_every_row(selector):
     mixed = 0.7 * (np.arange(10) >= 7) + 0.3 * 3 / 10
     exact = cdf_inclusion(10, 3, 0.25, 0.3) if selector == "cdf" else mixed
     assert exact.min() >= 0.3 * 3 / 10
@@ -356,7 +342,7 @@ def test_the_floor_of_a_systematic_sample_bounds_the_chance_of_every_row(selecto
 @pytest.mark.parametrize(
     ("selector", "floor"), [("composer", 0.0), ("composer", 0.3), ("cdf", 0.0), ("topk", 0.0), ("uniform", 0.0)]
 )
-def test_equal_losses_make_every_law_uniform(selector: str, floor: float) -> None:
+def test_equal_losses_make_every_law_uniform(selector, floor):
     generator, tied = torch.Generator().manual_seed(2), torch.full((6,), 2.5)
     rows = [draw_rows(tied, 3, 0.5, generator, selector, floor) for _ in range(FEW)]
     each = {frozenset(chosen): 1 / 20 for chosen in torch.combinations(torch.arange(6), 3).tolist()}
@@ -364,7 +350,7 @@ def test_equal_losses_make_every_law_uniform(selector: str, floor: float) -> Non
 
 
 @pytest.mark.parametrize("selector", ["composer", "cdf", "topk"])
-def test_a_floor_is_shared_by_the_finite_rows_alone(selector: str) -> None:
+def test_a_floor_is_shared_by_the_finite_rows_alone(selector):
     scores = torch.tensor([0.0, math.nan, 1.0, math.inf, 2.0, -math.inf, 3.0, math.nan])
     generator = torch.Generator().manual_seed(3)
     rows = torch.cat([draw_rows(scores, 2, 0.5, generator, selector, 0.5) for _ in range(FEW)])

@@ -1,7 +1,6 @@
 """The dataset that gives each example with its index."""
 
 import pickle
-from collections.abc import Iterator
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -19,29 +18,29 @@ class Pair(NamedTuple):
 
 
 class Unsized:
-    def __getitem__(self, index: int) -> str:
+    def __getitem__(self, index):
         return "abc"[index]
 
 
 class Batched(Dataset[Any]):
     """Fetches whole batches, in a way of the test's choice."""
 
-    def __init__(self, fetch: Any) -> None:
+    def __init__(self, fetch):
         self.fetch = fetch
 
-    def __getitem__(self, index: int) -> int:
+    def __getitem__(self, index):
         raise AssertionError
 
-    def __getitems__(self, indices: list[int]) -> Any:
+    def __getitems__(self, indices):
         return self.fetch(indices)
 
 
 class Stream(IterableDataset[int]):
-    def __iter__(self) -> Iterator[int]:
+    def __iter__(self):
         return iter(range(3))
 
 
-def tens() -> TensorDataset:
+def tens():
     """Return examples whose value is ten times their index."""
     return TensorDataset(torch.arange(0, 70, 10))
 
@@ -57,25 +56,25 @@ def tens() -> TensorDataset:
         (7, (7, 1)),
     ],
 )
-def test_each_kind_of_item_gets_the_index(item: Any, expected: Any) -> None:
+def test_each_kind_of_item_gets_the_index(item, expected):
     given = WithIndex([None, item])
     for found in (given[1], given.__getitems__([1])[0]):
         assert found == expected
         assert type(found) is type(expected)
 
 
-def test_the_item_of_the_dataset_is_left_as_it_was() -> None:
+def test_the_item_of_the_dataset_is_left_as_it_was():
     items = [{"x": 5}, [6]]
     assert [WithIndex(items)[0], WithIndex(items)[1]] == [{"x": 5, "index": 0}, (6, 1)]
     assert items == [{"x": 5}, [6]]
 
 
-def test_a_mapping_with_such_a_key_already_is_refused() -> None:
+def test_a_mapping_with_such_a_key_already_is_refused():
     with pytest.raises(ArgumentError, match=r"example 1 of list has a key 'index' already: .* index_key='index'"):
         WithIndex([{}, {"index": 9}])[1]
 
 
-def test_any_whole_number_is_an_index_and_one_from_the_back_is_counted_from_the_front() -> None:
+def test_any_whole_number_is_an_index_and_one_from_the_back_is_counted_from_the_front():
     given = WithIndex("abcd")
     assert [given[-1], given[-4]] == [("d", 3), ("a", 0)]
     assert given.__getitems__([-2]) == [("c", 2)]
@@ -83,7 +82,7 @@ def test_any_whole_number_is_an_index_and_one_from_the_back_is_counted_from_the_
     assert (index, type(index)) == (2, int)
 
 
-def test_it_has_a_length_where_the_dataset_has_one_and_else_an_index_stays_as_it_is() -> None:
+def test_it_has_a_length_where_the_dataset_has_one_and_else_an_index_stays_as_it_is():
     given = WithIndex(Unsized())
     assert [given[-1], given[2]] == [("c", -1), ("c", 2)]
     assert len(WithIndex("abcd")) == 4
@@ -91,7 +90,7 @@ def test_it_has_a_length_where_the_dataset_has_one_and_else_an_index_stays_as_it
         len(given)
 
 
-def test_a_loader_pairs_each_example_with_its_index_in_workers_too() -> None:
+def test_a_loader_pairs_each_example_with_its_index_in_workers_too():
     own = torch.Generator().manual_seed(0)
     loader = DataLoader(WithIndex(tens()), batch_size=3, shuffle=True, num_workers=2, generator=own)
     batches = list(loader)
@@ -107,19 +106,19 @@ def test_a_loader_pairs_each_example_with_its_index_in_workers_too() -> None:
     [
         (Subset(WithIndex(tens()), [4, 2]), [[40, 4], [20, 2]]),
         (WithIndex(Subset(tens(), [4, 2])), [[40, 0], [20, 1]]),
-        (Subset(WithIndex(tens()), torch.tensor([4, 2])), [[40, 4], [20, 2]]),  # type: ignore[arg-type]
+        (Subset(WithIndex(tens()), torch.tensor([4, 2])), [[40, 4], [20, 2]]),
     ],
 )
-def test_the_index_counts_in_the_dataset_that_was_given(dataset: Any, expected: Any) -> None:
+def test_the_index_counts_in_the_dataset_that_was_given(dataset, expected):
     values, ids = next(iter(DataLoader(dataset, batch_size=2)))
     assert torch.stack([values, ids], 1).tolist() == expected
     assert [[int(value), index] for value, index in (dataset[0], dataset[1])] == expected
 
 
-def test_a_dataset_that_fetches_whole_batches_does_so_once_for_each() -> None:
+def test_a_dataset_that_fetches_whole_batches_does_so_once_for_each():
     asked = []
 
-    def fetch(indices: list[int]) -> list[tuple[int]]:
+    def fetch(indices):
         asked.append(indices)
         return [(index * 10,) for index in indices]
 
@@ -130,15 +129,14 @@ def test_a_dataset_that_fetches_whole_batches_does_so_once_for_each() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gives", "what"),
-    [([1], "a list of 1"), ({"x": 1, "y": 2}, "a dict of 2"), (None, "a NoneType")],
+    ("gives", "what"), [([1], "a list of 1"), ({"x": 1, "y": 2}, "a dict of 2"), (None, "a NoneType")]
 )
-def test_a_fetched_batch_that_is_not_a_list_of_examples_is_refused(gives: Any, what: str) -> None:
+def test_a_fetched_batch_that_is_not_a_list_of_examples_is_refused(gives, what):
     with pytest.raises(ArgumentTypeError, match=f"of Batched gave {what} for 2 indices: .* a list"):
         WithIndex(Batched(lambda _: gives)).__getitems__([0, 1])
 
 
-def test_it_can_be_pickled_and_shows_no_attribute_of_the_dataset_as_its_own() -> None:
+def test_it_can_be_pickled_and_shows_no_attribute_of_the_dataset_as_its_own():
     twin = pickle.loads(pickle.dumps(WithIndex("abc")))
     assert [twin[index] for index in range(len(twin))] == [("a", 0), ("b", 1), ("c", 2)]
     given = WithIndex(inner := tens())
@@ -154,11 +152,11 @@ def test_it_can_be_pickled_and_shows_no_attribute_of_the_dataset_as_its_own() ->
         (range(3).__iter__(), "range_iterator has no __getitem__, .*: give a map-style dataset"),
     ],
 )
-def test_what_has_no_index_is_refused(dataset: Any, message: str) -> None:
+def test_what_has_no_index_is_refused(dataset, message):
     with pytest.raises(ArgumentTypeError, match=message):
         WithIndex(dataset)
 
 
-def test_a_list_of_indices_is_refused() -> None:
+def test_a_list_of_indices_is_refused():
     with pytest.raises(ArgumentTypeError, match=r"\[1, 2\] \(list\) can't be the id of one example: .* batch_size"):
         WithIndex(Subset(TensorDataset(torch.arange(4)), [0, 1, 2]))[[1, 2]]

@@ -19,13 +19,13 @@ from surgery_plugin.blur import _reflected_piecewise
 PAIRS = st.tuples(st.integers(1, 3), st.integers(1, 3))
 
 
-def reflected(place: int, size: int) -> int:
+def reflected(place, size):
     if size == 1:
         return 0
     return -place if place < 0 else 2 * (size - 1) - place if place >= size else place
 
 
-def brute_force(x: torch.Tensor, stride: tuple[int, int], along: tuple[int, ...] = (-2, -1)) -> torch.Tensor:
+def brute_force(x, stride, along=(-2, -1)):
     """Return the blur of each value that is kept, by the definition of a convolution."""
     height, width = x.shape[-2:]
     taps = {-1: 0.25, 0: 0.5, 1: 0.25}
@@ -123,16 +123,16 @@ def test_a_pool_is_made_dense_blurred_and_subsampled(size, kernel, **options):
     torch.testing.assert_close(layer(x), brute_force(dense, steps, along), equal_nan=True)
 
 
-def _or_refuse(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+def _or_refuse(layer, x):
     """Return what the layer gives; settings that torch refuses are not tried."""
     try:
-        output: torch.Tensor = layer(x)
+        output = layer(x)
     except RuntimeError:
         assume(condition=False)
     return output
 
 
-def flops(layer: nn.Module, x: torch.Tensor) -> int:
+def flops(layer, x):
     with FlopCounterMode(display=False) as counter:
         layer(x)
     return counter.get_total_flops()
@@ -161,22 +161,22 @@ def test_the_filter_is_where_the_layer_is_and_survives_without_being_saved(make)
 class Own(nn.Conv2d):
     """A convolution that computes something else."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return -super().forward(x)
 
 
 class Block(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.conv = nn.Conv2d(16, 16, 3, stride=2, padding=1)
         self.shortcut = nn.Conv2d(16, 16, 1, stride=(2, 2))
         self.pool = nn.MaxPool2d(3, stride=1, padding=1)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return self.pool(torch.relu(self.conv(x) + self.shortcut(x)))
 
 
-def net() -> nn.Sequential:
+def net():
     return nn.Sequential(nn.Conv2d(3, 16, 3, stride=2), nn.MaxPool2d(2), Block(), nn.Conv2d(16, 8, 3, padding=1))
 
 

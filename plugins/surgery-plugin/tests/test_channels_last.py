@@ -3,7 +3,6 @@
 import copy
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 import torch
@@ -20,7 +19,7 @@ from surgery_plugin import BlurPool, ChannelsLast, SqueezeExcite, apply_channels
 class Net(nn.Module):
     """Has tensors of all kinds: pointwise, depthwise and one-channel convolutions, other ranks, a buffer, a tie."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.first = nn.Conv2d(1, 6, 3, padding=1)
         self.norm = nn.BatchNorm2d(6)
@@ -32,7 +31,7 @@ class Net(nn.Module):
         self.last = nn.Linear(4, 10)
         self.tied = self.first
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         x = torch.relu(self.norm(self.first(x)))
         x = self.up(torch.relu(self.pointwise(self.depthwise(x)))) * self.mask
         return self.last(self.line(x.flatten(2)).mean(2))
@@ -48,7 +47,7 @@ STRIDES = {
 }
 
 
-def strides(model: nn.Module) -> dict[str, tuple[int, ...]]:
+def strides(model):
     return {name: value.stride() for name, value in model.state_dict().items() if name in NAMES}
 
 
@@ -117,20 +116,20 @@ def test_it_comes_after_those_that_change_layers_wherever_it_is_listed(turned):
     ]
 
 
-OPTIMIZERS: dict[str, Any] = {
+OPTIMIZERS = {
     "fused Adam": lambda model: torch.optim.Adam(model.parameters(), lr=0.1, amsgrad=True, fused=True),
     "fused SGD": lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True),
     "SGD": lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
 }
 
 
-def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def step(model, optimizer):
     optimizer.zero_grad()
     model(torch.linspace(-1, 1, 54).view(2, 3, 3, 3)).square().sum().backward()
     optimizer.step()
 
 
-def start_a_trainer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def start_a_trainer(model, optimizer):
     trainer([torch.randn(2, 3, 3, 3)], model, optimizers=optimizer, algorithms="channels_last").close()
 
 
@@ -183,7 +182,7 @@ def test_what_has_not_the_shape_of_the_parameter_stays():
     assert set(optimizer.state) == set(model[0].parameters())
 
 
-def fit(model: nn.Module, size: int = 6, layout: Any = torch.contiguous_format, **settings: Any) -> Trainer:
+def fit(model, size=6, layout=torch.contiguous_format, **settings):
     """Train on three batches of images with four channels."""
     data = [(torch.randn(4, 4, size, size).to(memory_format=layout), torch.randn(4, 4)) for _ in range(3)]
     given = {"max_duration": "1ep", "loss_fn": lambda y, t: F.mse_loss(y.flatten(2).mean(2), t), "device": "cpu"}
@@ -193,22 +192,22 @@ def fit(model: nn.Module, size: int = 6, layout: Any = torch.contiguous_format, 
     return trainer
 
 
-def conv(*, trains: bool = True, size: int = 3) -> nn.Module:
+def conv(*, trains=True, size=3):
     return nn.Conv2d(4, 4, size).requires_grad_(trains)
 
 
-def norm(*, trains: bool = True) -> nn.Module:
+def norm(*, trains=True):
     return nn.GroupNorm(2, 4).requires_grad_(trains)
 
 
 class FrozenPart(nn.Module):
     """Its first part runs without gradients, though it could train."""
 
-    def __init__(self, size: int = 3) -> None:
+    def __init__(self, size=3):
         super().__init__()
         self.frozen, self.norm, self.last = conv(size=size), norm(), nn.Conv2d(4, 4, 1)
 
-    def forward(self, x: torch.Tensor) -> Any:
+    def forward(self, x):
         with torch.no_grad():
             x = self.frozen(x)
         return self.last(self.norm(x))
@@ -217,22 +216,22 @@ class FrozenPart(nn.Module):
 class DefinedFirst(nn.Module):
     """Its norm is defined first, and used behind a convolution that trains."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.norm, self.conv = norm(), conv()
 
-    def forward(self, x: torch.Tensor) -> Any:
+    def forward(self, x):
         return self.norm(self.conv(x))
 
 
 class Contiguous(FrozenPart):
     """In another format, of which the check is not."""
 
-    def forward(self, x: torch.Tensor) -> Any:
+    def forward(self, x):
         return self.last(self.norm(self.frozen(x).detach().contiguous()))
 
 
-REFUSED: dict[str, tuple[Any, str]] = {
+REFUSED = {
     "the first layer": (lambda: nn.Sequential(norm(), conv()), "0"),
     "behind what the user froze": (lambda: nn.Sequential(conv(trains=False), nn.Sequential(norm(), conv())), "1.0"),
     "behind what runs without gradients": (FrozenPart, "norm"),

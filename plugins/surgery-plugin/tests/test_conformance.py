@@ -3,13 +3,12 @@
 import torch
 from torch import nn
 
-from engine_core import AlgorithmPass
 from engine_core_author import AlgorithmConformance, PassConformance
 from surgery_plugin import BlurPool, ChannelsLast, FusedLayerNorm, GatedLinearUnits, SqueezeExcite, StochasticDepth
 from surgery_plugin.passes import sort_fused_layernorm_last
 
 
-def conv_net() -> nn.Module:
+def conv_net():
     """Return a net with a plain and a strided convolution and a max-pool."""
     torch.manual_seed(0)
     return nn.Sequential(
@@ -30,74 +29,74 @@ def conv_net() -> nn.Module:
 class TestBlurPool(AlgorithmConformance):
     """With a strided convolution and a max-pool."""
 
-    def make_algorithm(self) -> BlurPool:
+    def make_algorithm(self):
         return BlurPool(min_channels=4)
 
-    def make_model(self) -> nn.Module:
+    def make_model(self):
         return conv_net()
 
 
 class TestChannelsLast(AlgorithmConformance):
     """On the kit's own net."""
 
-    def make_algorithm(self) -> ChannelsLast:
+    def make_algorithm(self):
         return ChannelsLast()
 
 
 class TestFusedLayerNorm(AlgorithmConformance):
     """On the kit's net, which has an nn.LayerNorm."""
 
-    def make_algorithm(self) -> FusedLayerNorm:
+    def make_algorithm(self):
         return FusedLayerNorm()
 
 
 class TestSortFusedLayernormLast(PassConformance):
     """The pass that puts it last."""
 
-    def make_pass(self) -> AlgorithmPass:
+    def make_pass(self):
         return sort_fused_layernorm_last
 
 
 class Rows(nn.Module):
     """An encoder over the rows of an image."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)
         self.head = nn.Linear(8, 4)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return self.head(self.encoder(x.squeeze(1)).mean(1))
 
 
 class TestGatedLinearUnits(AlgorithmConformance):
     """On a transformer, with another activation."""
 
-    def make_algorithm(self) -> GatedLinearUnits:
+    def make_algorithm(self):
         return GatedLinearUnits(activation="silu")
 
-    def make_model(self) -> nn.Module:
+    def make_model(self):
         return Rows()
 
 
 class TestSqueezeExcite(AlgorithmConformance):
     """After a plain and a strided convolution, with a number of latent channels."""
 
-    def make_algorithm(self) -> SqueezeExcite:
+    def make_algorithm(self):
         return SqueezeExcite(min_channels=4, latent_channels=4)
 
-    def make_model(self) -> nn.Module:
+    def make_model(self):
         return conv_net()
 
 
 class BasicBlock(nn.Module):
-    def __init__(self, channels: int, out: int) -> None:
+    def __init__(self, channels, out):
         super().__init__()
         self.conv = nn.Conv2d(channels, out, 3, padding=1)
         self.norm = nn.BatchNorm2d(out)
         self.project = nn.Conv2d(channels, out, 1) if channels != out else nn.Identity()
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return torch.relu(self.project(x) + self.norm(self.conv(x)))
 
 
@@ -106,10 +105,10 @@ class TestStochasticDepth(AlgorithmConformance):
 
     on_ranks = "law"
 
-    def make_algorithm(self) -> StochasticDepth:
+    def make_algorithm(self):
         return StochasticDepth(drop_rate=0.5)
 
-    def make_model(self) -> nn.Module:
+    def make_model(self):
         return nn.Sequential(BasicBlock(1, 4), BasicBlock(4, 4), BasicBlock(4, 4), nn.Flatten(), nn.Linear(256, 4))
 
 
@@ -118,5 +117,5 @@ class TestStochasticDepthPerBatch(TestStochasticDepth):
 
     on_ranks = "equal"
 
-    def make_algorithm(self) -> StochasticDepth:
+    def make_algorithm(self):
         return StochasticDepth(drop_rate=0.5, drop_distribution="uniform", drop_per="batch")

@@ -2,8 +2,6 @@
 
 import copy
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,10 +15,10 @@ from surgery_plugin.compute_dtype_layernorm import find_apex
 U = 2.0**-8
 """Half the distance from 1 to the next larger bfloat16: what one rounding may cost, relatively."""
 
-OPTIONS: list[dict[str, Any]] = [{}, {"bias": False}, {"elementwise_affine": False}, {"eps": 0.1}]
+OPTIONS = [{}, {"bias": False}, {"elementwise_affine": False}, {"eps": 0.1}]
 
 
-def make_norm(shape: tuple[int, ...] = (8,), **options: Any) -> nn.LayerNorm:
+def make_norm(shape=(8,), **options):
     norm = nn.LayerNorm(shape, **options)
     with torch.no_grad():
         for parameter in norm.parameters():
@@ -28,14 +26,14 @@ def make_norm(shape: tuple[int, ...] = (8,), **options: Any) -> nn.LayerNorm:
     return norm
 
 
-def fused(norm: nn.LayerNorm) -> nn.Module:
+def fused(norm):
     model = nn.Sequential(copy.deepcopy(norm))
     apply_fused_layernorm(model)
     assert type(model[0]) is ComputeDtypeLayerNorm
     return model[0]
 
 
-def run(norm: nn.Module, x: torch.Tensor, slope: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+def run(norm, x, slope):
     """Return the output, and the gradients by the input and the parameters."""
     x = x.clone().requires_grad_()
     out = norm(x)
@@ -62,7 +60,7 @@ def test_outside_of_autocast_it_is_nn_layernorm_bit_for_bit(options, shape, dtyp
     assert all(torch.equal(one, other) for one, other in zip(gradients, as_well, strict=True))
 
 
-def exact(norm: nn.LayerNorm, x: torch.Tensor, slope: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+def exact(norm, x, slope):
     return run(copy.deepcopy(norm).double(), x.double(), slope)
 
 
@@ -140,14 +138,14 @@ def fused_layer_norm(input, normalized_shape, eps=1e-6, memory_efficient=False):
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def site(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
     for name in [name for name in sys.modules if name.partition(".")[0] in {"apex", "fused_layer_norm_cuda"}]:
         del sys.modules[name]
 
 
-def install(site: Path, *, kernel: bool = True) -> None:
+def install(site, *, kernel=True):
     package = site / "apex" / "normalization"
     package.mkdir(parents=True)
     (site / "apex" / "__init__.py").touch()
@@ -157,7 +155,7 @@ def install(site: Path, *, kernel: bool = True) -> None:
         (site / "fused_layer_norm_cuda.py").touch()
 
 
-def calls() -> list[tuple[Any, ...]]:
+def calls():
     """Return how the fake was called."""
     return sys.modules["apex.normalization.fused_layer_norm"].called
 
@@ -168,7 +166,7 @@ class OnCuda(torch.Tensor):
     is_cuda = True
 
 
-def on_cuda(*shape: int) -> torch.Tensor:
+def on_cuda(*shape):
     return torch.randn(*shape).as_subclass(OnCuda)
 
 
@@ -256,7 +254,7 @@ def test_an_encoder_in_evaluation_computes_bit_for_bit_what_it_did(nested):
 class Recorder(nn.Module):
     """Remembers the dtype of what passes in training."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         if self.training:
             self.seen = x.dtype
         return x

@@ -1,7 +1,5 @@
 """Gated linear units in Sequential and in transformer layers compute the paper's formula."""
 
-from typing import Any
-
 import pytest
 import torch
 from surgery_parts import twins
@@ -11,7 +9,7 @@ from torch.nn import functional as F
 from surgery_plugin import GatedLinear, apply_gated_linear_units, apply_stochastic_depth
 
 
-def mlp(activation: nn.Module, **options: bool) -> nn.Sequential:
+def mlp(activation, **options):
     return nn.Sequential(nn.Linear(5, 7, **options), activation, nn.Linear(7, 3, **options))
 
 
@@ -30,10 +28,7 @@ def test_a_gated_run_computes_the_formula_of_the_paper(activation, formula, bias
     torch.testing.assert_close(model(x), expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("name", "formula"),
-    [("identity", lambda x: x), ("gelu", F.gelu), (torch.sin, torch.sin)],
-)
+@pytest.mark.parametrize(("name", "formula"), [("identity", lambda x: x), ("gelu", F.gelu), (torch.sin, torch.sin)])
 def test_another_activation_can_take_the_place_of_the_one_there(name, formula):
     model = mlp(nn.ReLU())
     apply_gated_linear_units(model, name)
@@ -60,7 +55,7 @@ class Doubled(nn.Linear):
 
 
 class Reversed(nn.Sequential):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         for layer in reversed(list(self)):
             x = layer(x)
         return x
@@ -130,7 +125,7 @@ def test_an_impossible_activation_is_refused(activation, error, message):
         apply_gated_linear_units(mlp(nn.ReLU()), activation)
 
 
-def make_layer(**options: Any) -> nn.TransformerEncoderLayer:
+def make_layer(**options):
     layer = nn.TransformerEncoderLayer(8, 2, 16, **{"dropout": 0.0, "batch_first": True, **options})
     with torch.no_grad():
         for parameter in layer.parameters():  # norms and biases start with ones and zeros
@@ -138,13 +133,13 @@ def make_layer(**options: Any) -> nn.TransformerEncoderLayer:
     return layer
 
 
-def by_hand(layer: nn.TransformerEncoderLayer, act: Any, x: torch.Tensor, **masks: Any) -> torch.Tensor:
+def by_hand(layer, act, x, **masks):
     """Compute the layer without its own forward."""
 
-    def attend(x: torch.Tensor) -> torch.Tensor:
+    def attend(x):
         return layer.self_attn(x, x, x, need_weights=False, **masks)[0]
 
-    def feed(x: torch.Tensor) -> torch.Tensor:
+    def feed(x):
         linear, gate, second = layer.linear1.linear, layer.linear1.gate, layer.linear2
         hidden = act(x @ linear.weight.T + linear.bias) * (x @ gate.weight.T + gate.bias)
         return hidden @ second.weight.T + second.bias
@@ -156,7 +151,7 @@ def by_hand(layer: nn.TransformerEncoderLayer, act: Any, x: torch.Tensor, **mask
     return layer.norm2(x + feed(x))
 
 
-def padding() -> torch.Tensor:
+def padding():
     return torch.arange(5)[None] >= torch.tensor([5, 3, 2])[:, None]  # (3, 5), True is padded
 
 
@@ -214,7 +209,7 @@ def test_the_layers_of_an_encoder_are_gated_by_name_and_the_old_ones_kept():
 
 
 class OwnFeedForward(nn.TransformerEncoderLayer):
-    def _ff_block(self, x: torch.Tensor) -> torch.Tensor:
+    def _ff_block(self, x):
         return self.linear2(self.linear1(x).clamp(0, 6))
 
 
@@ -223,7 +218,7 @@ class OwnName(nn.TransformerEncoderLayer):
 
 
 class OwnForward(nn.TransformerEncoderLayer):
-    def forward(self, src: torch.Tensor) -> torch.Tensor:
+    def forward(self, src):
         return src + self.linear2(torch.sigmoid(self.linear1(src)))
 
 

@@ -11,11 +11,11 @@ from engine_core.errors import ArgumentError, ArgumentTypeError
 from surgery_plugin import BlurConv2d, SqueezeExcite, SqueezeExcite2d, SqueezeExciteConv2d, apply_squeeze_excite
 
 
-def seeded(seed: int = 0) -> torch.Generator:
+def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def net() -> nn.Sequential:
+def net():
     return nn.Sequential(
         nn.Conv2d(3, 64, 3), nn.Conv2d(64, 64, 3, groups=64), nn.Conv2d(64, 96, 1), nn.Conv2d(96, 63, 1)
     )

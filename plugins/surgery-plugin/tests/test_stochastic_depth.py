@@ -1,7 +1,6 @@
 """Stochastic depth: which blocks it takes, how they behave inside models, and rates that grow."""
 
 import copy
-from typing import Any
 
 import pytest
 import torch
@@ -9,17 +8,17 @@ from parts import at, batches, trainer
 from surgery_parts import twins
 from torch import nn
 
-from engine_core import Callback, Engine, Event, Logger, State, Time, Trainer
+from engine_core import Callback, Engine, Event, Logger, State, Time
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from surgery_plugin import StochasticBlock, StochasticDepth, apply_stochastic_depth, scale_drop_rates
 
 
 class BasicBlock(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.linear = nn.Linear(4, 4)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return x + self.linear(x)
 
 
@@ -28,20 +27,20 @@ class Derived(BasicBlock):
 
 
 class Outer(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.inner = BasicBlock()
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return self.inner(x)
 
 
-def encoder_layer(**options: Any) -> nn.TransformerEncoderLayer:
+def encoder_layer(**options):
     return nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, **options)
 
 
 def test_names_mean_the_class_itself_and_classes_their_subclasses_too():
-    def model() -> nn.Sequential:
+    def model():
         return nn.Sequential(BasicBlock(), Derived(), Outer(), nn.Linear(4, 4))
 
     assert apply_stochastic_depth(model()) == ["0", "2.inner"]
@@ -131,7 +130,7 @@ def test_attributes_of_the_block_come_through_and_others_are_missing():
 
 
 class Pair(nn.Module):
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, x):
         return x, x
 
 
@@ -165,7 +164,7 @@ def test_impossible_arguments_are_refused(arguments, error, message):
         apply_stochastic_depth(nn.Sequential(BasicBlock()), **arguments)
 
 
-def make_model() -> nn.Sequential:
+def make_model():
     torch.manual_seed(1)
     return nn.Sequential(BasicBlock(), BasicBlock(), nn.Linear(4, 3))
 
@@ -173,18 +172,17 @@ def make_model() -> nn.Sequential:
 class Rates(Callback):
     """The rates at which the blocks are dropped in each forward pass."""
 
-    def __init__(self) -> None:
-        self.seen: list[list[float]] = []
+    def __init__(self):
+        self.seen = []
 
-    def after_forward(self, state: Any, logger: Logger) -> None:
+    def after_forward(self, state, logger):
         blocks = [module for module in state.model.modules() if isinstance(module, StochasticBlock)]
         self.seen.append([round(block.rate * block.draws.share, 10) for block in blocks])
 
 
-def make_trainer(algorithm: StochasticDepth, *callbacks: Any, **settings: Any) -> Trainer:
+def make_trainer(algorithm, *callbacks, **settings):
     given = {"algorithms": algorithm, "callbacks": callbacks, "max_duration": "2ep", "seed": 1, **settings}
-    made: Trainer = trainer(batches(8, 8, 8, 8), make_model(), **given)
-    return made
+    return trainer(batches(8, 8, 8, 8), make_model(), **given)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +221,7 @@ def test_the_share_is_applied_to_the_draws_and_to_what_is_divided_by(per):
 
 @pytest.mark.parametrize("stop", [1, 4, 6])
 def test_a_run_that_is_resumed_on_the_way_is_the_uninterrupted_one(tmp_path, stop):
-    def train(folder: str, *callbacks: Any, **settings: Any) -> tuple[Any, list[list[float]]]:
+    def train(folder, *callbacks, **settings):
         recorder, saver = Rates(), CheckpointSaver(tmp_path / folder, interval="100ep")
         algorithm = StochasticDepth(drop_rate=0.6, drop_warmup="6ba")
         with make_trainer(algorithm, recorder, saver, *callbacks, **settings) as run:
@@ -292,14 +290,14 @@ def test_impossible_shares_are_refused(share, error):
 def test_compiled_the_warm_up_computes_the_same():
     models, x = (make_model(), make_model()), torch.randn(8, 4)
     states = [State(model=m, algorithms=[StochasticDepth(drop_rate=0.5, drop_warmup="4ba")], seed=3) for m in models]
-    outs: list[list[torch.Tensor]] = [[], []]
+    outs = [[], []]
     for state, seen in zip(states, outs, strict=True):
         with Engine(state, Logger()) as engine:
             engine.run_event(Event.INIT)
         torch.compiler.reset()
         model = torch.compile(state.model, backend="eager") if state is states[1] else state.model
         for _ in range(12):
-            seen.append(model(x))  # type: ignore[operator,misc]
+            seen.append(model(x))
             state.timestamp = state.timestamp.to_next_batch()
     torch.compiler.reset()
     assert all(torch.equal(one, two) for one, two in zip(*outs, strict=True))

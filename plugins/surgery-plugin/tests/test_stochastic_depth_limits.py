@@ -1,8 +1,6 @@
 """Stochastic depth with unusual blocks, with several instances, and beside GatedLinearUnits and FusedLayerNorm."""
 
 import itertools
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -17,12 +15,12 @@ from surgery_plugin import FusedLayerNorm, GatedLinearUnits, StochasticBlock, St
 class BasicBlock(nn.Module):
     """Adds something to its input, in the way that it is given."""
 
-    def __init__(self, add: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def __init__(self, add):
         super().__init__()
         self.linear = nn.Linear(4, 4)
         self.add = add
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return self.add(x)
 
 
@@ -81,11 +79,11 @@ def test_dropped_for_the_batch_under_autocast_the_output_has_the_dtype_that_the_
 class Residual(BasicBlock):
     """Trains, and counts how often it is computed."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(lambda x: x + self.linear(x))
         self.computed = 0
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         self.computed += 1
         return super().forward(x)
 
@@ -139,7 +137,7 @@ def test_another_run_may_take_over_the_blocks_of_an_earlier_one():
     assert model[0].rate == 0.5
 
 
-MAKERS: dict[str, Any] = {
+MAKERS = {
     "gated": GatedLinearUnits,
     "fused": FusedLayerNorm,
     "sample": lambda: StochasticDepth(drop_rate=0.5),
@@ -148,16 +146,16 @@ MAKERS: dict[str, Any] = {
 
 
 class Net(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 3)
         self.head = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return self.head(self.encoder(x).mean(1))
 
 
-def train(names: tuple[str, ...]) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+def train(names):
     torch.manual_seed(0)
     model, data = Net(), [(torch.randn(6, 5, 8), torch.randint(4, (6,))) for _ in range(4)]
     algorithms = [MAKERS[name]() for name in names]

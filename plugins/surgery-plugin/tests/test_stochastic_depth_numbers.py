@@ -13,12 +13,12 @@ from surgery_plugin.stochastic_block import drop_rates
 class Bottleneck(nn.Module):
     """Adds a linear map, and counts how often it computed."""
 
-    def __init__(self, size: int = 6) -> None:
+    def __init__(self, size=6):
         super().__init__()
         self.linear = nn.Linear(size, size)
         self.calls = 0
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         self.calls += 1
         return x + self.linear(x)
 
@@ -26,11 +26,11 @@ class Bottleneck(nn.Module):
 class BasicBlock(Bottleneck):
     """Ends with a ReLU, as in a ResNet."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return torch.relu(super().forward(x))
 
 
-def dropped(block: nn.Module, rate: float, per: str = "sample", seed: int = 3) -> nn.Module:
+def dropped(block, rate, per="sample", seed=3):
     """Return a block that is dropped at random."""
     model = nn.Sequential(block)
     generator = torch.Generator().manual_seed(seed)
@@ -38,7 +38,7 @@ def dropped(block: nn.Module, rate: float, per: str = "sample", seed: int = 3) -
     return model[0]
 
 
-def gates(n: int, rate: float, seed: int = 3) -> torch.Tensor:
+def gates(n, rate, seed=3):
     return torch.rand(n, generator=torch.Generator().manual_seed(seed)) >= rate
 
 
@@ -86,7 +86,7 @@ def test_infinite_values_of_a_dropped_row_do_not_come_through():
     """As values; as a gradient they do, because 0 * inf is NaN."""
 
     class Bottleneck(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def forward(self, x):
             return x / 0
 
     wrapped, x, kept = dropped(Bottleneck(), 0.5), torch.ones(16, 2), gates(16, 0.5)

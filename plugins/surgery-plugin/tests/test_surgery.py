@@ -28,11 +28,11 @@ ALGORITHMS = [BlurPool, SqueezeExcite, ChannelsLast, GatedLinearUnits, FusedLaye
 
 
 class Bottleneck(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return x + x.sin()
 
 
-def net() -> nn.Sequential:
+def net():
     """Return a model in which each of them finds one place, channels_last two."""
     return nn.Sequential(
         *(nn.Conv2d(1, 64, 3), nn.Conv2d(64, 64, 3, stride=2), Bottleneck()),
@@ -101,7 +101,7 @@ def test_anything_but_a_model_is_refused(function):
 @pytest.mark.parametrize("found", [True, False])
 @pytest.mark.parametrize("function", DRAWING)
 def test_anything_but_a_generator_is_refused_whether_or_not_there_is_something_to_draw(function, *, found):
-    layers: list[nn.Module] = [nn.Conv2d(64, 64, 3), nn.TransformerEncoderLayer(4, 1, 8)] if found else [nn.ReLU()]
+    layers = [nn.Conv2d(64, 64, 3), nn.TransformerEncoderLayer(4, 1, 8)] if found else [nn.ReLU()]
     model = nn.Sequential(*layers)
     before = copy.deepcopy(model)
     with pytest.raises(TypeError, match=r"generator=3 \(int\) has to be a torch\.Generator or None"):

@@ -1,7 +1,6 @@
 """BlurPool, SqueezeExcite, GatedLinearUnits, StochasticDepth as algorithms, and their effect on training on digits."""
 
 import copy
-from typing import Any
 
 import pytest
 import torch
@@ -9,7 +8,7 @@ from surgery_parts import digits, run_init, train_on_digits
 from torch import nn
 from torch.nn import functional as F
 
-from engine_core import Engine, Event, Logger, State, Trainer
+from engine_core import Engine, Event, Logger, State
 from engine_core.errors import NothingReplacedWarning
 from engine_core_author import RecordingDestination
 from surgery_plugin import (
@@ -24,7 +23,7 @@ from surgery_plugin import (
 )
 
 
-def net() -> nn.Sequential:
+def net():
     torch.manual_seed(0)
     return nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1),
@@ -39,19 +38,19 @@ def net() -> nn.Sequential:
     )
 
 
-def padded_digits() -> tuple[torch.Tensor, torch.Tensor]:
+def padded_digits():
     """Return images (1797, 1, 12, 12), with room to be shifted, and classes."""
     x, y = digits()
     return F.pad(x, (2, 2, 2, 2)), y
 
 
-def train_on_padded(model: nn.Module, algorithms: Any = (), *, epochs: int = 8, **settings: Any) -> Trainer:
+def train_on_padded(model, algorithms=(), *, epochs=8, **settings):
     settings.setdefault("optimizers", lambda parameters: torch.optim.Adam(parameters, lr=1e-3))
     return train_on_digits(model, algorithms, images=padded_digits(), max_duration=f"{epochs}ep", **settings)
 
 
 @torch.no_grad()
-def sensitivity(model: nn.Module, x: torch.Tensor) -> float:
+def sensitivity(model, x):
     """Return how far outputs move under a shift by one pixel, relative to how far they lie apart."""
     model.eval()
     outputs = model(x)
@@ -60,7 +59,7 @@ def sensitivity(model: nn.Module, x: torch.Tensor) -> float:
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
+def accuracy(model, x, y):
     return float((model.eval()(x).argmax(1) == y).float().mean())
 
 
@@ -90,11 +89,7 @@ POOLS = "MaxPool2d with a stride"
 
 @pytest.mark.parametrize(
     ("settings", "missed"),
-    [
-        ({}, f"{CONVS} or {POOLS}"),
-        ({"replace_convs": False}, POOLS),
-        ({"replace_maxpools": False}, CONVS),
-    ],
+    [({}, f"{CONVS} or {POOLS}"), ({"replace_convs": False}, POOLS), ({"replace_maxpools": False}, CONVS)],
 )
 def test_a_model_without_what_is_looked_for_causes_a_warning_by_name(settings, missed):
     model = nn.Sequential(nn.Conv2d(1, 8, 3, stride=2))
@@ -115,27 +110,27 @@ def test_a_model_compiled_afterwards_computes_the_same_in_one_graph():
 FORM = ("squeeze_excite", {"min_channels": 8, "latent_channels": 0.5})
 
 
-def small_net() -> nn.Sequential:
+def small_net():
     torch.manual_seed(0)
     return nn.Sequential(
         nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(256, 10)
     )
 
 
-def initial(algorithm: Any, seed: int, rank: int = 0) -> list[torch.Tensor]:
+def initial(algorithm, seed, rank=0):
     """Return the new weights as a Trainer's INIT leaves them, on any of two processes."""
     model = small_net() if isinstance(algorithm, SqueezeExcite) else two_layers()
     run_init(model, algorithm, seed=seed, rank=rank, world_size=2)
     return [value for name, value in model.state_dict().items() if "squeeze_excite" in name or "gate." in name]
 
 
-def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+def same(one, other):
     return len(one) == len(other) > 0 and all(map(torch.equal, one, other))
 
 
-def gates_of(model: nn.Sequential, x: torch.Tensor) -> torch.Tensor:
+def gates_of(model, x):
     """Return the gates of the images (n, 16)."""
-    seen: list[torch.Tensor] = []
+    seen = []
     excite = model[2].squeeze_excite.excite
     handle = excite.register_forward_hook(lambda _, __, logits: seen.append(torch.sigmoid(logits)))
     with torch.no_grad():
@@ -177,12 +172,12 @@ def test_two_instances_do_not_put_it_in_twice():
     assert sum(isinstance(module, SqueezeExciteConv2d) for module in trainer.state.model.modules()) == 1
 
 
-def two_layers() -> nn.Sequential:
+def two_layers():
     torch.manual_seed(1)
     return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
 
 
-def loss_of_trained(algorithms: list[Any], model: nn.Module) -> float:
+def loss_of_trained(algorithms, model):
     """Return the loss after four epochs."""
     images, targets = digits()[0][:1200].flatten(1), digits()[1][:1200]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
@@ -201,25 +196,25 @@ def test_on_digits_the_gate_learns_and_the_training_differs():
 
 
 class BasicBlock(nn.Module):
-    def __init__(self, size: int, out: int) -> None:
+    def __init__(self, size, out):
         super().__init__()
         self.linear = nn.Linear(size, out)
         self.norm = nn.BatchNorm1d(out)
         self.keeps = size == out
         self.calls = 0
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         self.calls += self.training
         out = F.relu(self.norm(self.linear(x)))
         return x + out if self.keeps else out
 
 
-def make_model() -> nn.Sequential:
+def make_model():
     torch.manual_seed(1)
     return nn.Sequential(BasicBlock(64, 32), BasicBlock(32, 32), BasicBlock(32, 32), nn.Linear(32, 10))
 
 
-def init(model: nn.Module, algorithm: StochasticDepth, seed: int = 3, **settings: Any) -> State:
+def init(model, algorithm, seed=3, **settings):
     state = State(model=model, algorithms=[algorithm], seed=seed, **settings)
     with Engine(state, Logger()) as engine:
         engine.run_event(Event.INIT)
@@ -285,7 +280,7 @@ def test_the_state_of_one_that_has_not_run_yet_begins_again():
     assert torch.equal(models[0](x), models[1](x))
 
 
-def train_blocks(algorithms: list[Any]) -> tuple[nn.Sequential, float]:
+def train_blocks(algorithms):
     """Return the net after 80 steps, and its loss."""
     model, (images, targets) = make_model(), digits()
     flat = images.flatten(1), targets

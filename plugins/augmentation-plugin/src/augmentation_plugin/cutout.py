@@ -11,8 +11,7 @@ from engine_core.batch import BatchKey
 from engine_core.randomness import OwnGenerator
 
 from .holes import check_holes, cut_holes
-from .images import check_images
-from .setters import check_setter
+from .images import check_images, check_setter
 
 __all__ = ["CutOut"]
 

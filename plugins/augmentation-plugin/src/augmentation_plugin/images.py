@@ -1,12 +1,15 @@
-"""What counts as a batch of images. Independent of the methods and the engine."""
+"""What counts as a batch of images, and how one is put into a batch. Independent of the methods and the engine."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
+from engine_core.batch import BatchKey, get_item, set_item
 from engine_core.errors import ArgumentError, ArgumentTypeError
 
-__all__ = ["check_images", "memory_format_of"]
+__all__ = ["check_images", "check_setter", "memory_format_of"]
 
 
 def check_images(name: str, images: object) -> torch.Tensor:
@@ -36,3 +39,19 @@ def memory_format_of(tensor: torch.Tensor) -> torch.memory_format:
     if tensor.dim() == 4 and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=torch.channels_last):
         return torch.channels_last
     return torch.contiguous_format
+
+
+def check_setter(batch: Any, argument: str, key: BatchKey) -> None:
+    """Raise if the user's setter writes into the batch itself: what it overwrites is lost for all epochs."""
+    if not isinstance(key, tuple):
+        return
+    item = get_item(batch, key)
+    alias = item.view_as(item) if hasattr(item, "view_as") else item
+    changed = set_item(batch, key, alias)
+    wrote = alias is not item and get_item(batch, key) is alias
+    if wrote or changed is batch:
+        set_item(batch, key, item)
+        raise ArgumentError(
+            f"the setter of {argument} writes into the loader's batch, which may be the loader's own data: it has "
+            "to return a copy of the batch, and of everything on the way to the item"
+        )

@@ -11,9 +11,8 @@ from engine_core.batch import BatchKey
 from engine_core.errors import ArgumentError
 from engine_core.randomness import OwnGenerator
 
-from .images import check_images
+from .images import check_images, check_setter
 from .resizing import check_mode, check_resizable, check_targets, resize_batch
-from .setters import check_setter
 from .sizes import check_increment, check_schedule, resized_side, scale_at
 
 __all__ = ["ProgressiveResizing"]

@@ -22,7 +22,7 @@ class SmoothTargets(Algorithm):
 
     metadata = AlgorithmMetadata(events=("before_loss", "after_loss"), writes=("batch",), tags=("compile",))
 
-    def __init__(self, smoothing: float = 0.1, target_key: int = 1):
+    def __init__(self, smoothing=0.1, target_key=1):
         self.smoothing = fraction("smoothing", smoothing)
         if not isinstance(target_key, int):
             raise ArgumentTypeError(f"target_key={target_key!r} has to be an index")
@@ -63,7 +63,7 @@ class NoisyLoss(AtItsEvents):
 
     metadata = AlgorithmMetadata(events=("init", "after_loss"), writes=("loss",), tags=("compile",))
 
-    def __init__(self, std: float = 0.1, *, verbose: bool = False):
+    def __init__(self, std=0.1, *, verbose=False):
         self.std = fraction("std", std)
         if not isinstance(verbose, bool):
             raise ArgumentTypeError(f"verbose={verbose!r} has to be True or False")

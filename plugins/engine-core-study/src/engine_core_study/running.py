@@ -84,8 +84,8 @@ class Study:
                     if not self._fits(job, pool):
                         self.left_out.append(job)
                         continue
-                    self._tell(job)
                     running[pool.submit(job, self.folder)] = job
+                    self._tell(job)
                 if not running:
                     break
                 ended, _ = wait(running, return_when=FIRST_COMPLETED)

@@ -7,9 +7,10 @@ from typing import Any
 
 from engine_core import ModelLoss, Objective
 from engine_core.errors import UnsupportedError
-from engine_core.loop import LogitsLoss
 from engine_core.losses import with_reduction
 from engine_core.needs import EVERYTHING, Offers
+
+from .logits import LogitsLoss
 
 SPLIT_OFFERS = (
     replace(EVERYTHING, loop="transformers")

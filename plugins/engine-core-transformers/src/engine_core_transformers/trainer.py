@@ -19,6 +19,7 @@ from engine_core.messages import warn
 from engine_core.state import length_of
 from engine_core.time import Time, Timestamp
 
+from .logits import LogitsLoss, target_keys
 from .offers import check_arguments, offers_of
 
 # What is used of transformers and is not documented there; HELD is looked for in a trainer: its class has none of it.
@@ -62,7 +63,7 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
         self._moment, self._ended_epoch, self._is_scaled = "", False, False
         self._objective: Any = self._check(loss_fn, label_key, objective)  # None: the model computes the loss, unseen
         if self._objective is not None:
-            self.label_names = [*dict.fromkeys([*(self.args.label_names or ()), *seam.target_keys(self._objective)])]
+            self.label_names = [*dict.fromkeys([*(self.args.label_names or ()), *target_keys(self._objective)])]
             self.model_accepts_loss_kwargs = False  # the Trainer divides a mean by the batches
         own, listed = self.args, {"algorithms": algorithms, "callbacks": engine_callbacks, "loggers": engine_loggers}
         fields = {"device": own.device, "seed": own.seed, "rank": own.process_index, "world_size": own.world_size}
@@ -78,7 +79,7 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
 
     def _check(self, loss_fn: Any = None, label_key: str = "labels", objective: Any = None) -> Objective | None:
         check_arguments(self.args, self.accelerator.distributed_type.name)
-        if (objective := seam.LogitsLoss.unless_given(loss_fn, label_key, objective)) is None:
+        if (objective := LogitsLoss.unless_given(loss_fn, label_key, objective)) is None:
             return None
         name = "objective" if loss_fn is None else "loss_fn"
         if self.compute_loss_func is not None or self.args.label_smoothing_factor:
@@ -89,7 +90,7 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
 
     def _init_model(self, model: Any, optimizer: Any = None) -> Any:
         state, state.model = self.engine_state, model
-        isinstance(self._objective, seam.LogitsLoss) and self._objective.look_at(model)
+        isinstance(self._objective, LogitsLoss) and self._objective.look_at(model)
         state.optimizers = [] if optimizer is None else [optimizer]
         self._loop.init()
         self.optimizer: Any = state.optimizers[0] if state.optimizers else None
@@ -136,9 +137,8 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
         loop, own, own.batch, self._is_scaled = self._loop, self.engine_state, inputs, True
         if not self._step:
             loop.begin_step()
-            self._sums.begin(
-                getattr(self, "current_gradient_accumulation_steps", self.args.gradient_accumulation_steps)
-            )
+            batches = getattr(self, "current_gradient_accumulation_steps", self.args.gradient_accumulation_steps)
+            self._sums.begin(batches)
         inputs, self._moment = own.batch, "training"
         self._step = model, inputs, num_items_in_batch
         try:
@@ -163,8 +163,7 @@ class EngineTrainerMixin(_AnyTrainer):  # type: ignore[misc]
         return loss
 
     def _backward(self, original: Callable[..., None], loss: Any, **kwargs: Any) -> None:
-        loss = self._loop.begin_backward(loss)
-        self._sums.add(loss)
+        self._sums.add(loss := self._loop.begin_backward(loss))
         if self.engine.backwards_create_graph:  # offered without a scaler only, so accelerate would do no more
             original, kwargs = seam.backward_with_first_graph, {"gradient": None}
         original(loss, **kwargs)

@@ -3,7 +3,6 @@
 import copy
 import time
 from importlib import import_module
-from typing import Any
 
 import pytest
 import torch
@@ -19,23 +18,23 @@ from surgery_plugin.replacement import replace_modules
 class Wrap(nn.Module):
     """Holds the module that it stands for."""
 
-    def __init__(self, inner: nn.Module) -> None:
+    def __init__(self, inner):
         super().__init__()
         self.inner = inner
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args, **kwargs):
         return self.inner(*args, **kwargs)
 
 
-def gelu(module: nn.Module, name: str) -> nn.Module:
+def gelu(module, name):
     return nn.GELU()
 
 
-def wrap(module: nn.Module, name: str) -> nn.Module:
+def wrap(module, name):
     return Wrap(module)
 
 
-def nest() -> Any:
+def nest():
     """Return a model whose modules are in a ModuleList, a ModuleDict, a Sequential and in one another."""
     return nn.ModuleDict(
         {
@@ -60,10 +59,10 @@ def test_the_policy_of_the_most_specific_type_decides_alone():
     class Loud(Quiet):
         pass
 
-    asked: list[str] = []
+    asked = []
 
-    def policy(key: str, result: Any) -> Any:
-        def ask(module: nn.Module, name: str) -> Any:
+    def policy(key, result):
+        def ask(module, name):
             asked.append(f"{key} {name}")
             return result and result()
 
@@ -87,7 +86,7 @@ def test_what_was_put_in_is_not_searched_and_a_module_within_a_replaced_one_is_n
     model = nn.Sequential(nn.Sequential(nn.ReLU()), nn.ReLU())
     assert replace_modules(model, {nn.ReLU: lambda m, n: nn.Sequential(nn.ReLU(), m)}) == ["0.0", "1"]
     assert repr(model) == repr(nn.Sequential(nn.Sequential(nn.Sequential(nn.ReLU(), nn.ReLU())), model[1]))
-    asked: list[str] = []
+    asked = []
     model = nn.Sequential(nn.Sequential(nn.ReLU()), nn.ReLU())
     outer = {nn.Sequential: lambda m, n: Wrap(m) if n else None, nn.ReLU: lambda m, n: asked.append(n)}
     assert (replace_modules(model, outer), asked) == (["0"], ["1"])
@@ -96,7 +95,7 @@ def test_what_was_put_in_is_not_searched_and_a_module_within_a_replaced_one_is_n
 def test_a_module_with_two_names_is_asked_for_once_and_replaced_in_both_places():
     shared = nn.ReLU()
     model = nn.Sequential(shared, nn.ModuleDict({"x": shared, "y": shared}), nn.ReLU())
-    asked: list[str] = []
+    asked = []
     names = replace_modules(model, {nn.ReLU: lambda m, n: [asked.append(n), nn.GELU()][1]})
     assert names == ["0", "1.x", "1.y", "2"]
     assert asked == ["0", "2"]
@@ -108,7 +107,7 @@ def test_a_shared_module_is_replaced_within_a_wrapped_one_too():
     shared = nn.Linear(2, 2)
 
     class Block(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.linear = shared
 
@@ -145,7 +144,7 @@ def test_a_replaced_part_of_an_encoder_layer_within_a_wrapper_runs_in_evaluation
 
 
 def test_the_parts_of_a_parametrization_are_not_offered_as_they_make_no_outputs():
-    asked: list[str] = []
+    asked = []
     model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)))
     assert replace_modules(model, {nn.Module: lambda m, n: asked.append(n)}) == []
     assert asked == ["", "0"]
@@ -154,7 +153,7 @@ def test_the_parts_of_a_parametrization_are_not_offered_as_they_make_no_outputs(
 def test_an_error_of_a_policy_says_which_module_it_was():
     model = net()
 
-    def broken(module: nn.Module, name: str) -> nn.Module:
+    def broken(module, name):
         if name == "4":
             raise KeyError("width")
         return nn.Linear(4, 6)
@@ -201,10 +200,10 @@ KINDS = {kind.__name__: kind for kind in (nn.Linear, nn.ReLU, nn.PReLU, nn.Layer
 subsets = st.sets(st.sampled_from(sorted(KINDS)))
 
 
-def build(tree: Any) -> Any:
-    made: list[nn.Module] = []
+def build(tree):
+    made = []
 
-    def module_of(part: Any) -> nn.Module:
+    def module_of(part):
         if isinstance(part, int):
             return made[part % len(made)] if made else nn.ReLU()
         module = LEAVES[part]() if isinstance(part, str) else nn.Sequential(*map(module_of, part))
@@ -215,16 +214,16 @@ def build(tree: Any) -> Any:
     return nn.Sequential(module_of(tree), nn.Linear(3, 3))
 
 
-def carry(module: nn.Module, name: str) -> nn.Module:
+def carry(module, name):
     """Return a copy with the same parameters and buffers."""
     return copy.deepcopy(module, {id(t): t for t in [*module.parameters(), *module.buffers()]})
 
 
-def copied(module: nn.Module, name: str) -> nn.Module:
+def copied(module, name):
     return copy.deepcopy(module)
 
 
-def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
+def train(model, optimizer, steps):
     generator = torch.Generator().manual_seed(4)
     for _ in range(steps):
         optimizer.zero_grad()
@@ -233,7 +232,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> Non
         optimizer.step()
 
 
-def places(model: nn.Module, kinds: set[str]) -> list[str]:
+def places(model, kinds):
     """Return the names of what has one of these types, by brute force."""
     return [name for name, m in model.named_modules(remove_duplicate=False) if type(m).__name__ in kinds]
 
@@ -263,7 +262,7 @@ def test_what_is_carried_over_trains_as_if_nothing_had_happened(tree, kinds, wra
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01) for model in models]
     for model, optimizer in zip(models, optimizers, strict=True):
         train(model, optimizer, 2)
-    policy: Any = (lambda m, n: Wrap(m)) if wrapped else carry
+    policy = (lambda m, n: Wrap(m)) if wrapped else carry
     replace_modules(models[0], {KINDS[kind]: policy for kind in kinds}, optimizers=optimizers[:1])
     for model, optimizer in zip(models, optimizers, strict=True):
         train(model, optimizer, 3)
@@ -286,7 +285,7 @@ def test_copies_train_as_an_optimizer_made_after_the_surgery_would(tree, kinds, 
     assert same([*map(torch.detach, models[0].parameters())], [*map(torch.detach, models[1].parameters())])
 
 
-def groups(model: nn.Module, split: bool) -> Any:
+def groups(model, split):
     """Return groups by the number of dimensions, as for weight decay, or all parameters."""
     if not split:
         return model.parameters()

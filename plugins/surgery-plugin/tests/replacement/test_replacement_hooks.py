@@ -3,7 +3,6 @@
 import copy
 import functools
 import warnings
-from typing import Any
 
 import pytest
 import torch
@@ -31,7 +30,7 @@ REGISTERS = {
 """Ways to hook into a module."""
 
 
-def use(model: nn.Module) -> None:
+def use(model):
     """Do what calls hooks of any kind once."""
     model(torch.ones(1, 2, requires_grad=True)).sum().backward()
     model.load_state_dict(model.state_dict())
@@ -55,13 +54,13 @@ def test_a_hook_is_called_once_with_the_new_module_until_its_handle_removes_it(r
 
 
 def test_the_new_modules_own_hooks_are_within_those_that_move():
-    calls: list[str] = []
+    calls = []
     model = nn.Sequential(nn.Linear(2, 2))
 
-    def hooked(module: nn.Module, name: str) -> nn.Module:
+    def hooked(module, name):
         return note(nn.Linear(2, 2), "own")
 
-    def note(module: nn.Module, who: str) -> nn.Module:
+    def note(module, who):
         module.register_forward_pre_hook(lambda m, i: calls.append(f"{who} in"))
         module.register_forward_hook(lambda m, i, o: calls.append(f"{who} out"))
         return module
@@ -74,7 +73,7 @@ def test_the_new_modules_own_hooks_are_within_those_that_move():
 
 def test_a_part_with_a_former_parts_name_gets_its_hooks():
     model = nn.Sequential(nn.Sequential(nn.Linear(2, 2)))
-    calls: list[Any] = []
+    calls = []
     model[0][0].register_forward_hook(lambda m, i, o: calls.append(m))
     replace_modules(model, {nn.Sequential: lambda m, n: nn.Sequential(nn.Linear(2, 2)) if n else None})
     model(torch.ones(1, 2))
@@ -94,7 +93,7 @@ def test_a_hook_with_state_is_not_copied_along_with_its_module():
     class Counter:
         calls = 0
 
-        def __call__(self, *arguments: Any) -> None:
+        def __call__(self, *arguments):
             self.calls += 1
 
     model, counter = nn.Sequential(nn.Linear(2, 2)), Counter()
@@ -105,15 +104,15 @@ def test_a_hook_with_state_is_not_copied_along_with_its_module():
     assert counter.calls == 2
 
 
-def noting(module: Any, *arguments: Any) -> None:
+def noting(module, *arguments):
     module.calls.append(arguments[0])
 
 
 def test_what_a_module_hooked_into_itself_stays_with_it():
     class Counting(nn.Linear):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__(2, 2)
-            self.calls: list[Any] = []
+            self.calls = []
             self.register_forward_hook(self.count)
             self.register_forward_hook(self.note)
             self.register_forward_hook(functools.partial(Counting.count, self))
@@ -121,7 +120,7 @@ def test_what_a_module_hooked_into_itself_stays_with_it():
 
         note = noting
 
-        def count(self, *arguments: Any) -> None:
+        def count(self, *arguments):
             self.calls.append(arguments[0])
 
     inner = Counting()
@@ -131,7 +130,7 @@ def test_what_a_module_hooked_into_itself_stays_with_it():
     assert inner.calls == [inner] * 4
 
 
-def weight_norm_of_old(module: nn.Module) -> nn.Module:
+def weight_norm_of_old(module):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         return nn.utils.weight_norm(module)
@@ -174,7 +173,7 @@ def test_hooks_on_a_parameter_that_would_be_lost_are_refused():
     with pytest.raises(ArgumentError, match=r"the parameter '0\.bias' has hooks, which the Linear .* would lose"):
         replace_modules(model, {nn.Linear: lambda m, n: nn.Linear(2, 2)})
 
-    def carry(module: nn.Linear, name: str) -> nn.Module:
+    def carry(module, name):
         new = nn.Linear(2, 2)
         new.bias = module.bias
         return new
@@ -188,7 +187,7 @@ def test_two_kinds_of_backward_hooks_are_refused_and_no_hook_moves():
     model[0].register_forward_hook(lambda *arguments: None)
     before = list(model[0]._forward_hooks)
 
-    def old_style(module: nn.Module, name: str) -> nn.Module:
+    def old_style(module, name):
         new = nn.Linear(2, 2)
         new.register_backward_hook(lambda *arguments: None)
         return new

@@ -1,14 +1,13 @@
 """Surgery within a run: optimizers of the Trainer and of a custom loop follow, and the run is as if built by hand."""
 
 import functools
-from typing import Any
 
 import pytest
 import torch
 from parts import net, same, trainer
 from torch import nn
 
-from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State
+from engine_core import Algorithm, AlgorithmMetadata, Event
 from engine_core.errors import ArgumentError
 from surgery_plugin.replacement import replace_modules
 
@@ -22,29 +21,29 @@ class Surgeon(Algorithm):
 
     metadata = AlgorithmMetadata(events=(Event.INIT,), tags=("surgery",), writes=("model",))
 
-    def __init__(self, policy: Any, kind: type[nn.Module] = nn.Linear) -> None:
+    def __init__(self, policy, kind=nn.Linear):
         self.policies = {kind: policy}
 
-    def match(self, event: Event, state: State) -> bool:
+    def match(self, event, state):
         return event is Event.INIT
 
-    def apply(self, event: Event, state: Any, logger: Logger) -> None:
+    def apply(self, event, state, logger):
         replace_modules(state.model, self.policies, optimizers=state.optimizers)
 
 
-def double(module: nn.Linear, name: str) -> nn.Module:
+def double(module, name):
     """Return a wrapper with a new, known parameter."""
     wrapped = Wrap(module)
     wrapped.scale = nn.Parameter(torch.ones(3 if name == "4" else 6))
-    wrapped.forward = lambda x: wrapped.scale * module(x)  # type: ignore[method-assign]
+    wrapped.forward = lambda x: wrapped.scale * module(x)
     return wrapped
 
 
-def weights(model: nn.Module) -> list[torch.Tensor]:
+def weights(model):
     return [parameter.detach() for parameter in model.parameters()]
 
 
-def by_hand() -> nn.Module:
+def by_hand():
     """Return a net that was operated on before anything else, and trained."""
     model = net()
     replace_modules(model, {nn.Linear: double})

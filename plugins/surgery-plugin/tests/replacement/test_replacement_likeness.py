@@ -3,7 +3,6 @@
 import copy
 import functools
 import warnings
-from typing import Any
 
 import pytest
 import torch
@@ -19,7 +18,7 @@ from .test_replacement import Wrap, gelu, wrap
 class Scaled(nn.Module):
     """A new parameter, buffers and a kept module."""
 
-    def __init__(self, inner: nn.Module) -> None:
+    def __init__(self, inner):
         super().__init__()
         self.inner = inner
         self.scale = nn.Parameter(torch.ones(3))
@@ -27,11 +26,11 @@ class Scaled(nn.Module):
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
 
-def scaled(module: nn.Module, name: str) -> nn.Module:
+def scaled(module, name):
     return Scaled(module)
 
 
-def dtypes(module: nn.Module) -> dict[str, torch.dtype]:
+def dtypes(module):
     return {name: tensor.dtype for name, tensor in [*module.named_parameters(), *module.named_buffers()]}
 
 
@@ -66,7 +65,7 @@ def test_what_is_carried_over_is_not_touched():
     odd = nn.Linear(3, 3).double()
     model = nn.Sequential(nn.ModuleDict({"a": nn.Linear(3, 3)}), odd)
 
-    def carry(module: nn.Linear, name: str) -> nn.Module:
+    def carry(module, name):
         new = nn.Linear(3, 3)
         new.weight, new.bias = odd.weight, module.bias
         return new
@@ -101,9 +100,7 @@ def test_a_parameter_in_the_place_of_a_frozen_one_is_frozen_and_others_are_not()
     model[0].weight.requires_grad_(False)
     model[1].requires_grad_(False)
     model[2].requires_grad_(False)
-    policy: dict[Any, Any] = {
-        nn.Linear: lambda m, n: {"0": nn.Linear(3, 3), "1": Scaled(m), "2": nn.Linear(3, 5)}[n],
-    }
+    policy = {nn.Linear: lambda m, n: {"0": nn.Linear(3, 3), "1": Scaled(m), "2": nn.Linear(3, 5)}[n]}
     replace_modules(model, policy)
     assert {name: p.requires_grad for name, p in model.named_parameters()} == {
         "0.weight": False,
@@ -119,7 +116,7 @@ def test_a_parameter_in_the_place_of_a_frozen_one_is_frozen_and_others_are_not()
 def test_a_wrappers_own_parameter_is_not_frozen_for_having_the_name_of_a_kept_one():
     model = nn.Sequential(nn.Linear(3, 3).requires_grad_(False))
 
-    def with_bias(module: nn.Module, name: str) -> nn.Module:
+    def with_bias(module, name):
         wrapper = Wrap(module)
         wrapper.bias = nn.Parameter(torch.zeros(3))
         return wrapper
@@ -128,7 +125,7 @@ def test_a_wrappers_own_parameter_is_not_frozen_for_having_the_name_of_a_kept_on
     assert [name for name, p in model.named_parameters() if p.requires_grad] == ["0.bias"]
 
 
-def new_linear(module: nn.Linear, name: str) -> nn.Module:
+def new_linear(module, name):
     return nn.Linear(module.in_features, module.out_features)
 
 
@@ -140,7 +137,7 @@ def test_the_model_itself_is_refused_unless_its_policy_leaves_it():
 
 
 ONE = nn.GELU()
-REFUSED: dict[str, tuple[Any, Any, str]] = {
+REFUSED = {
     "several dtypes": (
         nn.Sequential(nn.Linear(3, 3).bfloat16(), nn.ReLU(), nn.Linear(3, 3).half()),
         lambda model: {nn.ReLU: scaled},
@@ -191,13 +188,13 @@ def test_a_lazy_module_is_refused_until_it_has_shapes():
     assert replace_modules(nn.Sequential(nn.LazyLinear(2), nn.ReLU()), {nn.ReLU: gelu}) == ["1"]
 
 
-def script(model: nn.Module) -> Any:
+def script(model):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return torch.jit.script(model)
 
 
-def compile_(model: nn.Module) -> Any:
+def compile_(model):
     return torch.compile(model, backend="eager")
 
 
@@ -231,8 +228,8 @@ def test_distributed_data_parallel_is_refused(tmp_path):
         torch.distributed.destroy_process_group()
 
 
-def held_by_itself(layers: list[nn.Module]) -> list[Any]:
-    held: list[Any] = [layers]
+def held_by_itself(layers):
+    held = [layers]
     held.append(held)
     return held
 
@@ -251,7 +248,7 @@ KEPT = {
 @pytest.mark.parametrize("keep", KEPT.values(), ids=KEPT)
 def test_a_module_that_is_also_held_outside_the_tree_is_refused(keep):
     class Stages(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.first = nn.Sequential(nn.Linear(2, 2))
             object.__setattr__(self, "stages", keep([self.first[0]]))
@@ -264,7 +261,7 @@ def test_a_module_that_is_also_held_outside_the_tree_is_refused(keep):
 
 def test_a_module_that_its_own_parts_refer_to_may_be_replaced():
     class Part(nn.Module):
-        def __init__(self, owner: nn.Module) -> None:
+        def __init__(self, owner):
             super().__init__()
             object.__setattr__(self, "owner", owner)
 
@@ -273,7 +270,7 @@ def test_a_module_that_its_own_parts_refer_to_may_be_replaced():
     assert replace_modules(model, {nn.Sequential: lambda m, n: Wrap(m) if n else None}) == ["0"]
 
 
-def state_of(model: nn.Module, optimizers: Any) -> Any:
+def state_of(model, optimizers):
     """Return all of a model and its optimizers that surgery can change."""
     return [
         [(name, id(module), module.training) for name, module in model.named_modules(remove_duplicate=False)],
