@@ -22,11 +22,11 @@ pytestmark = [
 ]
 KILLS = 20
 STUDY = """\
-set: {trainer.max_duration: 6ep}
+set: {trainer.max_duration: 4ep}
 arms:
   plain: {with: {target: "study_parts:Slow", args: {seconds: 0.002}}}
   noisy: {from: plain, with: {target: "study_parts:Noise"}}
-seeds: 3
+seeds: 2
 report: [test/accuracy, test/loss]
 tune: {optimizer.args.lr: [0.1, 0.5]}
 choose_by: val/loss
@@ -100,7 +100,7 @@ def test_a_run_that_is_killed_is_a_row_and_the_same_command_resumes_it(write, he
         if not hasattr(event, "status") and not killed:
             killed.append(event.folder)
             until = time.monotonic() + 60
-            while not list(place.glob("checkpoints/*")) and time.monotonic() < until:
+            while not list(place.glob("checkpoints/ep*")) and time.monotonic() < until:
                 time.sleep(0.01)
             os.kill(child_in(place), signal.SIGKILL)
 
@@ -147,7 +147,7 @@ def test_ctrl_c_saves_what_runs_and_the_same_command_resumes(write, here):
     streams = {"stderr": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, cwd=here, start_new_session=True, **streams) as process:
         until = time.monotonic() + 120
-        while not list(here.glob("studies/study/*/*/*/*/checkpoints/*")) and time.monotonic() < until:
+        while not list(here.glob("studies/study/*/*/*/*/checkpoints/ep*")) and time.monotonic() < until:
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGINT)
         _, told = process.communicate(timeout=60)
