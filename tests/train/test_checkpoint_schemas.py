@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from engine_core import Algorithm, AlgorithmMetadata, Event, load_model
