@@ -212,8 +212,8 @@ def test_another_one_is_reported(settings, message, trained):
 def test_an_optimizer_of_another_class_is_refused_with_what_to_do(other, strict, policy, trained):
     changes = {**GIVEN, "optimizers": lambda p: other(p, lr=0.01)}
     says = (
-        rf"^optimizers\[0\] is {other.__name__} and can't load the saved state of AdamW: change it back, or start a new "
-        r"run from the saved weights \(load_path with load_weights_only=True\)"
+        rf"^optimizers\[0\] is {other.__name__} and can't load the saved state of AdamW: change it back, or start a "
+        r"new run from the saved weights \(load_path with load_weights_only=True\)"
     )
     with pytest.raises(CheckpointError, match=says):
         trainer(load_path=trained, load_changed=policy, load_strict=strict, **changes)

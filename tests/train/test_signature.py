@@ -6,12 +6,29 @@ from engine_core import Trainer
 
 SIGNATURE = {
     "model": inspect.Parameter.empty,
-    **dict.fromkeys(["train_dataloader", "max_duration", "loss_fn", "optimizers", "schedulers", "eval_dataloader"]),
-    **{"eval_interval": "1ep", "metrics": None, "algorithms": (), "callbacks": (), "loggers": ()},
-    **dict.fromkeys(["algorithm_passes", "microbatch_size", "grad_clip_norm"]),
-    **{"precision": "fp32", "device": "auto", "seed": None, "progress_bar": "auto", "run_name": None},
+    "train_dataloader": None,
+    "max_duration": None,
+    "loss_fn": None,
+    "optimizers": None,
+    "schedulers": None,
+    "eval_dataloader": None,
+    "eval_interval": "1ep",
+    "metrics": None,
+    "algorithms": (),
+    "callbacks": (),
+    "loggers": (),
+    "algorithm_passes": None,
+    "microbatch_size": None,
+    "grad_clip_norm": None,
+    "precision": "fp32",
+    "device": "auto",
+    "seed": None,
+    "progress_bar": "auto",
+    "run_name": None,
     "load_path": None,  # a checkpoint decides the seed, which is needed before any callback is asked
-    **{"autoresume": False, "load_weights_only": False, "load_strict": True},
+    "autoresume": False,
+    "load_weights_only": False,
+    "load_strict": True,
     "load_changed": "warn",  # decided before what was saved is put back, and so before a callback can say anything
     "parallel": "auto",  # decides the ranks, which INIT, seed and loaders need
     "batches": None,  # what a row is, which the clock, the ranks and microbatches ask before any event fires
