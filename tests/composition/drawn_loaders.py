@@ -1,6 +1,5 @@
 """Loaders with drawn settings, for the drawn runs: lists, streams, samplers of all kinds, noise, workers."""
 
-import functools
 import random
 
 import numpy as np
@@ -80,18 +79,13 @@ SAMPLERS = {
     "subset": lambda rows: torch_data.SubsetRandomSampler(range(0, len(rows), 2)),
     "weighted": lambda rows: torch_data.WeightedRandomSampler([1.0] * len(rows), len(rows)),
     "distributed": lambda rows: DistributedSampler(rows, num_replicas=1, rank=0, seed=2),
-    **{
-        kind: functools.partial(lambda kind, rows: Drawing(kind, len(rows)), kind)
-        for kind in ("torch", "numpy", "python")
-    },
+    **{kind: lambda rows, kind=kind: Drawing(kind, len(rows)) for kind in ("torch", "numpy", "python")},
 }
 
 
 def drawn_loader(draw):
     """Return the settings of a loader, as JSON has them."""
-    kind = draw.choice(
-        ["list", "shuffled", "shuffled", "shuffled", "sampler", "sampler", "batches", "stream", "stateful"]
-    )
+    kind = draw.choice(["list", *["shuffled"] * 3, *["sampler"] * 2, "batches", "stream", "stateful"])
     workers = draw.choice([0, 0, 0, 0, 2]) if kind in ("shuffled", "sampler", "batches") else 0
     return {
         "kind": kind,

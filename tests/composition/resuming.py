@@ -28,7 +28,7 @@ from torch import nn
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.optim import lr_scheduler
 
-from engine_core import Callback, Event, LoggerDestination, Trainer, hookimpl
+from engine_core import Callback, LoggerDestination, Trainer, hookimpl
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.parallel import DDP
 from engine_core.registry import Registry
@@ -56,25 +56,33 @@ FORMS = {
     "stochastic_depth": [{}, {"drop_rate": 0.6, "drop_per": "batch"}],
     "swa": [{"start": 0.3}, {"start": 0.5, "update_interval": "2ba"}],
 }
+PLAIN = {"Adamax": 0.01, "NAdam": 0.01, "RAdam": 0.01, "Rprop": 0.005, "Adadelta": 0.5, "Adafactor": 0.01}
 OPTIMIZERS = {
+    **{name.lower(): lambda p, name=name, lr=lr: getattr(torch.optim, name)(p, lr=lr) for name, lr in PLAIN.items()},
     "sgd": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True),
     "adam": lambda p: torch.optim.Adam(p, lr=0.01, maximize=False, foreach=False),
     "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, amsgrad=True),
-    "adamax": lambda p: torch.optim.Adamax(p, lr=0.01),
-    "nadam": lambda p: torch.optim.NAdam(p, lr=0.01),
-    "radam": lambda p: torch.optim.RAdam(p, lr=0.01),
     "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.005, momentum=0.5, centered=True),
-    "rprop": lambda p: torch.optim.Rprop(p, lr=0.005),
     "asgd": lambda p: torch.optim.ASGD(p, lr=0.05, t0=3),
     "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.02, lr_decay=0.1),
-    "adadelta": lambda p: torch.optim.Adadelta(p, lr=0.5),
-    "adafactor": lambda p: torch.optim.Adafactor(p, lr=0.01),
     "muon and adamw": [
         lambda p: torch.optim.Muon([each for each in p if each.dim() == 2], lr=0.01),
         lambda p: torch.optim.AdamW([each for each in p if each.dim() != 2], lr=0.01),
     ],
     "tensor lr": lambda p: torch.optim.Adam(p, lr=torch.tensor(0.01), capturable=False, foreach=False),
 }
+
+
+def in_turn(optimizer):
+    parts = [lr_scheduler.LinearLR(optimizer, total_iters=4), lr_scheduler.ExponentialLR(optimizer, 0.9)]
+    return lr_scheduler.SequentialLR(optimizer, parts, [4])
+
+
+def chained(optimizer):
+    parts = [lr_scheduler.ConstantLR(optimizer, 0.5, 3), lr_scheduler.ExponentialLR(optimizer, 0.9)]
+    return lr_scheduler.ChainedScheduler(parts, optimizer)
+
+
 SCHEDULERS = {
     "cosine": functools.partial(lr_scheduler.CosineAnnealingLR, T_max="1dur"),  # the first: it needs a length in ba
     "none": lambda _: (),
@@ -89,18 +97,19 @@ SCHEDULERS = {
     "cyclic": lambda o: lr_scheduler.CyclicLR(o, 0.001, 0.05, 2, cycle_momentum=False),
     "lambda": lambda o: lr_scheduler.LambdaLR(o, lambda step: 0.9**step),
     "multiplicative": lambda o: lr_scheduler.MultiplicativeLR(o, lambda step: 0.95),
-    "chained": lambda o: lr_scheduler.ChainedScheduler(
-        [lr_scheduler.ConstantLR(o, 0.5, 3), lr_scheduler.ExponentialLR(o, 0.9)], o
-    ),
-    "in sequence": lambda o: lr_scheduler.SequentialLR(
-        o, [lr_scheduler.LinearLR(o, total_iters=4), lr_scheduler.ExponentialLR(o, 0.9)], [4]
-    ),
+    "chained": chained,
+    "in sequence": in_turn,
 }
 STOPS = [
-    *(event.value for event in (Event.BATCH_START, Event.AFTER_BACKWARD, Event.BATCH_END, Event.BATCH_CHECKPOINT)),
-    *(event.value for event in (Event.EPOCH_START, Event.EPOCH_END, Event.EPOCH_CHECKPOINT)),
-    *(event.value for event in (Event.EVAL_START, Event.EVAL_BATCH_END, Event.EVAL_END)),
+    "batch_start",
+    "after_backward",
+    "batch_end",
+    "batch_checkpoint",
+    "epoch_start",
+    "epoch_end",
+    "epoch_checkpoint",
 ]
+STOPS += ["eval_start", "eval_batch_end", "eval_end"]
 
 
 class CutError(Exception):
@@ -285,6 +294,9 @@ def trainer_of(settings, folder, stop, **begin):
     # Ranks can't deal what is not read by index: each then has rows of its own.
     given = [settings["data"], *settings["evaluated"]]
     by_index = all(each["kind"] in BY_INDEX and each["sampler"] != "distributed" for each in given)
+    evaluated = [loader_of(each, held_out, 4, drop_last=False) for each in settings["evaluated"]]
+    stops = [] if stop is None else [Stop(stop[0], stop[1], pauses=stop[2])]
+    callbacks = [*stops, *((name, dict(given)) for name, given in settings["callbacks"])]
     made = Trainer(
         nn.Sequential(*layers),
         loader,
@@ -293,27 +305,20 @@ def trainer_of(settings, folder, stop, **begin):
         optimizers=OPTIMIZERS[settings["optimizer"]],
         schedulers=() if settings["scheduler"] == "none" else (SCHEDULERS[settings["scheduler"]], scheduled),
         metrics=METRICS[settings["metrics"]](),
-        eval_dataloader={
-            f"eval{place}": loader_of(each, held_out, 4, drop_last=False)
-            for place, each in enumerate(settings["evaluated"])
-        },
+        eval_dataloader={f"eval{place}": each for place, each in enumerate(evaluated)},
         algorithms=[load("algorithms", name)(**given) for name, given in settings["algorithms"]],
-        callbacks=[
-            *([] if stop is None else [Stop(stop[0], stop[1], pauses=stop[2])]),
-            *((name, dict(given)) for name, given in settings["callbacks"]),
-            CheckpointSaver(folder, settings["save_interval"], keep_last=None),
-        ],
+        callbacks=[*callbacks, CheckpointSaver(folder, settings["save_interval"], keep_last=None)],
         loggers=[journal],
         progress_bar=False,
         device="cpu",
-        **{
-            name: settings[name]
-            for name in ("precision", "microbatch_size", "grad_clip_norm", "eval_interval", "max_duration")
-        },
+        **{name: settings[name] for name in AS_THEY_ARE},
         **begin,
     )
     made.engine.host.register(Watch(journal))
     return made, journal
+
+
+AS_THEY_ARE = ("precision", "microbatch_size", "grad_clip_norm", "eval_interval", "max_duration")
 
 
 def parts_of(made, journal):

@@ -130,11 +130,8 @@ class Draw:
 
     def _came(self, made, call, what, seen, within_s):
         """Call, with a signal on one of the ranks; return whether it came, after a look at what it has left."""
-        number, after_s, rank = (
-            self._draw.choice(SIGNALS),
-            self._draw.uniform(0, within_s or 1),
-            self._draw.randrange(SIZE),
-        )
+        draw = self._draw
+        number, after_s, rank = draw.choice(SIGNALS), draw.uniform(0, within_s or 1), draw.randrange(SIZE)
         error = signalled(call, number, None if within_s is None or rank != RANK else after_s)
         if error is not None:
             owes = ", evaluating" * (made._session.status.owed is not None)

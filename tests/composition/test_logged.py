@@ -27,20 +27,10 @@ def trained(**settings):
         torch.manual_seed(5)
         model = nn.Linear(4, 3)
     memory = RecordingDestination()
-    made = Trainer(
-        model,
-        BATCHES,
-        max_duration="1ep",
-        loss_fn=nn.CrossEntropyLoss(),
-        optimizers=torch.optim.SGD(model.parameters(), lr=0.1),
-        loggers=memory,
-        metrics={"right": Right()},
-        callbacks=["train_metrics", "gradient_norm"],
-        seed=1,
-        device="cpu",
-        progress_bar=False,
-        **settings,
-    )
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    given = {"loss_fn": nn.CrossEntropyLoss(), "optimizers": sgd, "metrics": {"right": Right()}, "loggers": memory}
+    given |= {"callbacks": ["train_metrics", "gradient_norm"], "seed": 1, "device": "cpu", "progress_bar": False}
+    made = Trainer(model, BATCHES, max_duration="1ep", **given, **settings)
     made.fit()
     return made, memory
 

@@ -49,8 +49,7 @@ CALLBACKS = {
     "early_stopper": (EarlyStopper, {}, ("stop",)),
     "loss_guard": (LossGuard, {}, ("skip_step",)),
     "loss_guard that goes back": (LossGuard, {"policy": "rollback"}, ("skip_step", "go_back")),
-    "loss_guard that stops": (LossGuard, {"policy": "stop"}, ()),
-    "loss_guard that warns": (LossGuard, {"policy": "warn"}, ()),
+    **{f"loss_guard: {policy}": (LossGuard, {"policy": policy}, ()) for policy in ("stop", "warn")},
     "threshold_stopper": (ThresholdStopper, {"metric": "eval/accuracy", "threshold": 0.9}, ("stop",)),
     "time_limit": (TimeLimit, {"limit": "1h"}, ("stop",)),
 }

@@ -39,11 +39,9 @@ def same(one, other):
     return one.dtype == other.dtype and one.requires_grad == other.requires_grad and torch.equal(one, other)
 
 
-class KeepAtBatchStart(Callback):
-    """Remembers what a step began with; frozen layers are frozen by then."""
-
-    def batch_start(self, state, logger):
-        self.kept = snapshot(state)
+def calling(event, call):
+    """Return a callback that makes this call at one event."""
+    return type("Calling", (Callback,), {event: lambda self, state, logger: call(state)})()
 
 
 @pytest.mark.parametrize("names", [TOGETHER, *OTHERS], ids=LABELS[-5:])
@@ -91,12 +89,13 @@ class Failing:
 @pytest.mark.parametrize("names", GROUPS, ids=LABELS)
 def test_the_model_that_a_step_began_with_is_there_again_when_its_loss_raises(names, microbatch_size):
     for call in (1, 2, 4):  # with sam the second is that of the second pass
-        keep = KeepAtBatchStart()
+        kept = []  # what a step began with; frozen layers are frozen by then
+        keep = calling("batch_start", lambda state, kept=kept: kept.append(snapshot(state)))
         options = {"callbacks": [keep], "loss_fn": Failing(call), "microbatch_size": microbatch_size}
         with trainer_of([make(name) for name in names], **options) as trainer:
             with pytest.raises(ZeroDivisionError):
                 trainer.fit()
-            moved = differing(keep.kept, trainer.state)
+            moved = differing(kept[-1], trainer.state)
             assert [name for name in moved if "running" not in name and "num_batches" not in name] == []
 
 
@@ -133,15 +132,11 @@ def test_batch_and_loss_and_model_are_there_again_when_a_loop_by_hand_raises(nam
 
 @pytest.mark.parametrize("names", GROUPS, ids=LABELS)
 def test_the_weights_are_there_again_when_an_evaluation_raises(names):
-    class FailInEvaluation(Callback):
-        def eval_before_forward(self, state, logger):
-            if state.timestamp.epoch == 2:
-                raise ZeroDivisionError
-
+    fails = calling("eval_before_forward", lambda state: state.timestamp.epoch == 2 and 1 / 0)
     with trainer_of([make(name) for name in names], eval_interval="2ep") as trainer:
         trainer.fit()
         before = weights(trainer)
-        trainer.state.callbacks.append(FailInEvaluation())
+        trainer.state.callbacks.append(fails)
         with pytest.raises(ZeroDivisionError):
             trainer.eval()
         after = weights(trainer)

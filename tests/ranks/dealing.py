@@ -76,7 +76,8 @@ def loader(dataset=None, batch_size=6, **more):
 def cases(ranks):
     """Return the Trainer's arguments of each case."""
     weighted = torch_data.WeightedRandomSampler([1.0] * 5 + [3.0] * 18, 20)
-    own = torch.Generator().manual_seed(5)
+    own, distributed = torch.Generator().manual_seed(5), DistributedSampler(Rows(), ranks.size, ranks.rank)
+    local = DDP(data="local") if ranks.size > 1 else None
     ragged = [torch_data.default_collate([Rows()[i] for i in part]) for part in ([1, 2, 3, 4, 5], [6], [7, 8], [9] * 7)]
     numbers = [torch_data.default_collate([Rows()[i + 10 * ranks.rank]]) for i in range(4 - ranks.rank)]
     return {
@@ -90,11 +91,8 @@ def cases(ranks):
         "a list": {"train_dataloader": ragged},
         "batches of a sampler's own": {"train_dataloader": torch_data.DataLoader(Rows(), batch_sampler=Shuffling())},
         "by samples": {"train_dataloader": loader(shuffle=True), "max_duration": "30sp"},
-        "local": {"train_dataloader": numbers, "parallel": DDP(data="local") if ranks.size > 1 else None},
-        "a distributed sampler": {
-            "train_dataloader": loader(sampler=DistributedSampler(Rows(), ranks.size, ranks.rank), batch_size=2),
-            "parallel": DDP(data="local") if ranks.size > 1 else None,
-        },
+        "local": {"train_dataloader": numbers, "parallel": local},
+        "a distributed sampler": {"train_dataloader": loader(sampler=distributed, batch_size=2), "parallel": local},
     }
 
 

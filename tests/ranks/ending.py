@@ -109,14 +109,9 @@ def run(how):
 
 def spent():
     """Return what a Trainer says that an argument was refused to, on all ranks, when it is used again."""
-    trainer = trainer_of(nn.Linear(6, 4), rows())
-    said = []
-    for call in (
-        lambda: trainer.fit("1 week"),
-        trainer.fit,
-        lambda: trainer.eval(rows()),
-        lambda: trainer.predict(rows()),
-    ):
+    trainer, said = trainer_of(nn.Linear(6, 4), rows()), []
+    evaluations = (lambda: trainer.eval(rows()), lambda: trainer.predict(rows()))
+    for call in (lambda: trainer.fit("1 week"), trainer.fit, *evaluations):
         try:
             call()
         except (ValueError, RuntimeError) as error:

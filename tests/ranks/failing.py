@@ -36,17 +36,14 @@ AT_ONCE = 5
 
 
 def note():
-    """Note the time of the failure."""
     Path("failed").write_text(str(time.time()))
 
 
 def hang():
-    """Be late."""
     time.sleep(HOLD_S)
 
 
 def fail():
-    """Note the time, and raise."""
     note()
     raise ValueError("boom")
 
@@ -139,21 +136,16 @@ def train(case, is_bad):
         model.case = case
     algorithm = AtEvent()
     algorithm.event = case if is_bad else None
-    loader = data.DataLoader(
-        Rows(is_bad=is_bad and "loader" in case), batch_size=8, num_workers=2 if "workers" in case else 0
-    )
+    rows = Rows(is_bad=is_bad and "loader" in case)
+    loader = data.DataLoader(rows, batch_size=8, num_workers=2 if "workers" in case else 0)
     savers = [CheckpointSaver("saved", "3ba", sharded=case == "slow share")] if "slow" in case else []
     if savers and is_bad:
         save_slowly(case)
-    trainer = trainer_of(
-        model,
-        loader,
-        eval_dataloader=data.DataLoader(Rows(is_bad=False), batch_size=8),
-        algorithms=algorithm,
-        callbacks=[Failing(case, is_bad), *savers],
-        parallel=DDP(timeout=f"{WAIT_S}sec" if case == "hang" or savers else "5m"),
-    )
-    with trainer:
+    given = {"algorithms": algorithm, "callbacks": [Failing(case, is_bad), *savers]}
+    given["parallel"] = DDP(timeout=f"{WAIT_S}sec" if case == "hang" or savers else "5m")
+    with trainer_of(
+        model, loader, eval_dataloader=data.DataLoader(Rows(is_bad=False), batch_size=8), **given
+    ) as trainer:
         trainer.fit("1ep")
         if case == "predict":
             for _ in trainer.predict(loader):

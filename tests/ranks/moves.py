@@ -46,11 +46,9 @@ def wrong_moves(ranks):
 def _gathered_wrongly(ranks):
     """Return what went wrong when ranks gather rows of different dtypes and shapes, few and many."""
     wrong = []
+    dtype = torch.float64 if ranks.rank else torch.float32
     for rows in (3, 3000):
-        for own in (
-            torch.ones(rows, dtype=torch.float64 if ranks.rank else torch.float32),
-            torch.ones(rows, 1 + ranks.rank),
-        ):
+        for own in (torch.ones(rows, dtype=dtype), torch.ones(rows, 1 + ranks.rank)):
             try:
                 ranks.gather(own)
             except EngineError as error:

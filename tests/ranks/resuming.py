@@ -45,12 +45,8 @@ CASES = {
     "sharded, in one file": {"way": "fsdp", "adam": True, "sharded": False, "shuffle": True},
     "whole, in shards": {"sharded": True, "adam": True, **EMA, "shuffle": True},
 }
-MOVED = {name: {"way": way, "shuffle": True, **given} for name, way, given in (
-    ("from ddp", "ddp", {}),
-    ("from fsdp", "fsdp", {}),
-    ("from ddp in shards", "ddp", {"sharded": True}),
-    ("local", "local", {"shuffle": False}),
-)}  # fmt: skip
+MOVED = {f"from {way}": {"way": way, "shuffle": True} for way in ("ddp", "fsdp")}
+MOVED |= {"from ddp in shards": {**MOVED["from ddp"], "sharded": True}, "local": {"way": "local", "shuffle": False}}
 
 UNITS = [("11ba", "0.3dur"), ("61sp", "20sp"), ("0.4sec", "0.1sec")]
 

@@ -240,8 +240,7 @@ class Skips(Algorithm):
     def match(self, event, state):
         return True
 
-    def apply(self, event, state, logger=None):
-        pass
+    def apply(self, event, state, logger=None): ...
 
 
 def _fit(model, **settings):

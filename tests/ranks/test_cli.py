@@ -59,6 +59,10 @@ def names_in(folder):
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
+def weights(file):
+    return {name: value.flatten().tolist() for name, value in load_file(file).items()}
+
+
 def metrics_in(folder):
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     values = [row for row in rows if row["kind"] == "values"]
@@ -96,10 +100,6 @@ def test_a_run_leaves_the_same_files_and_prints_each_value_once(folder, ran):
     assert ended.stderr.splitlines()[0] == "model       Sequential"
     assert ended.stderr.count(f"ranks       2 ({way}): global batch 8 = 4 rows on each") == 1
     assert ended.stderr.count("epoch 3/3") == 1
-
-
-def weights(file):
-    return {name: value.flatten().tolist() for name, value in load_file(file).items()}
 
 
 def test_one_process_evaluates_and_loads_what_several_have_left(folder, ran, monkeypatch):

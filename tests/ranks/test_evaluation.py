@@ -87,11 +87,9 @@ def test_a_training_logs_and_decides_the_same(found, alone, way):
     first, *others = [of_rank[way]["train"] for of_rank in found]
     assert first == like(expected)
     assert {name.partition("/")[2] for _, name, _ in first["logs"]} > {"auroc", "merged/rows", "gradient_norm_clipped"}
+    callbacks = ["TrainMetrics", "GradientNorm", "LossGuard", "EarlyStopper"]
     for other in others:
-        assert (other["logs"], other["callbacks"]) == (
-            [],
-            ["TrainMetrics", "GradientNorm", "LossGuard", "EarlyStopper"],
-        )
+        assert (other["logs"], other["callbacks"]) == ([], callbacks)
         assert (other["results"], other["weights"]) == (like(expected["results"]), like(expected["weights"]))
 
 
@@ -99,11 +97,10 @@ def test_loaders_of_a_ranks_own_rows_are_evaluated_to_the_last_end(found):
     rows = [row for of_rank in found for row in of_rank["others"]["own"]]
     whole = evaluating.torch_data.DataLoader(evaluating.torch_data.Subset(evaluating.DATA, rows), batch_size=8)
     expected = evaluating.evaluate(whole, metrics={"accuracy": evaluating.METRICS["accuracy"]})[0]
+    names = ("eval/loss", "eval/accuracy", "samples")
     for of_rank in found:
         local = of_rank["others"]["local"]
-        assert {name: local[name] for name in ("eval/loss", "eval/accuracy", "samples")} == like(
-            {name: expected[name] for name in ("eval/loss", "eval/accuracy", "samples")}
-        )
+        assert {name: local[name] for name in names} == like({name: expected[name] for name in names})
         assert (local["eval/merged/rows"], local["batches"]) == (len(rows), 5)
         assert sum(of_rank["others"]["predicted"]) == len(of_rank["others"]["own"])
         assert of_rank["others"]["by_sampler"]["samples"] == 54  # what a DistributedSampler gives is taken as it is
@@ -128,9 +125,8 @@ def rows(found):
 def test_the_ranks_together_have_the_batches_of_one_process_in_contiguous_parts(rows, case):
     alone = dealing.seen(dealing.cases(Ranks())[case])
     ranks = rows[case]
-    assert [[row for part in parts for row in part] for parts in zip(*(r["rows"] for r in ranks), strict=True)] == (
-        alone["rows"]
-    )
+    together = [[row for part in parts for row in part] for parts in zip(*(r["rows"] for r in ranks), strict=True)]
+    assert together == alone["rows"]
     for number, rank in enumerate(ranks):
         some = Ranks()
         some.rank, some.size = number, len(ranks)

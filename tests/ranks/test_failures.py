@@ -27,9 +27,8 @@ def results(tmp_path_factory):
 @pytest.mark.parametrize("case", RAISED)
 def test_the_others_say_who_failed_and_why(results, case):
     first, second = results[case]["records"]
-    kind = {"memory": "OutOfMemoryError", "loader workers": "ValueError: Caught ValueError"}.get(
-        case, "ValueError: boom"
-    )
+    others = {"memory": "OutOfMemoryError", "loader workers": "ValueError: Caught ValueError"}
+    kind = others.get(case, "ValueError: boom")
     assert first["message"].startswith(f"RankError: rank 0 ends because rank 1 failed: {kind}")
     assert second["message"].startswith(kind)
     assert first["extraInfo"]["timestamp"] > second["extraInfo"]["timestamp"]  # else torchrun calls it the cause
@@ -42,10 +41,14 @@ def test_every_process_has_ended_within_15_seconds(results):
     assert late == {}
 
 
+def ends_because(results, case, rank, *codes):
+    """Return why a rank says that it ends, after a look at the exit codes."""
+    assert results[case]["codes"] == [*codes]
+    return results[case]["records"][rank]["message"].removeprefix(f"RankError: rank {rank} ends because ")
+
+
 def test_the_rank_that_holds_the_store_lives_until_it_is_read(results):
-    assert (
-        results["model@0"]["records"][1]["message"] == "RankError: rank 1 ends because rank 0 failed: ValueError: boom"
-    )
+    assert ends_because(results, "model@0", 1, 1, 1) == "rank 0 failed: ValueError: boom"
 
 
 def test_a_rank_in_the_users_code_is_ended_and_shows_where_it_was(results):
@@ -53,16 +56,14 @@ def test_a_rank_in_the_users_code_is_ended_and_shows_where_it_was(results):
     assert "time.sleep(" in results["sleep"]["outputs"][0]
 
 
-def test_a_killed_rank_is_named(results):
-    assert results["kill"]["codes"] == [1, -9]
-    assert results["kill"]["records"][0]["message"] == "RankError: rank 0 ends because rank 1 is gone"
+def test_a_killed_rank_is_named_and_an_exit_of_one_rank_alone_is_a_failure(results):
+    assert ends_because(results, "kill", 0, 1, -9) == "rank 1 is gone"
+    assert ends_because(results, "exit", 0, 1, 0).startswith("rank 1 failed: SystemExit")
 
 
 def test_the_end_of_the_store_is_told_as_such_and_no_rank_is_blamed(results):
-    assert results["kill@0"]["codes"] == [-9, 1]
-    assert results["kill@0"]["records"][1]["message"] == (
-        "RankError: rank 1 ends because the store that the ranks share is gone, with the process that holds it"
-    )
+    told = "the store that the ranks share is gone, with the process that holds it"
+    assert ends_because(results, "kill@0", 1, -9, 1) == told
 
 
 def test_a_save_may_take_longer_than_the_ranks_wait_for_each_other(results):
@@ -80,14 +81,5 @@ def test_rank_0_waits_for_a_part_of_a_checkpoint_as_long_as_for_a_message_and_tr
 
 
 def test_a_rank_that_hangs_is_named_with_its_place(results):
-    message = results["hang"]["records"][0]["message"]
-    assert message.startswith("RankError: rank 0 ends because rank 1 is late by more than 3sec: rank 1 is at ")
-    assert message.endswith(" in hang")
-    assert results["hang"]["codes"] == [1, 1]
-
-
-def test_an_exit_of_one_rank_alone_is_a_failure(results):
-    assert results["exit"]["codes"] == [1, 0]
-    assert results["exit"]["records"][0]["message"].startswith(
-        "RankError: rank 0 ends because rank 1 failed: SystemExit"
-    )
+    message = ends_because(results, "hang", 0, 1, 1)
+    assert message.startswith("rank 1 is late by more than 3sec: rank 1 is at ") and message.endswith(" in hang")

@@ -32,6 +32,11 @@ def distance(these, those):
     return math.sqrt(sum((here - there).double().square().sum().item() for here, there in pairs))
 
 
+def assert_whole(many, one):
+    assert many["alike"] and many["is_the_model"] and many["is_sharded"]
+    assert many["saved_wrongly"] == one["saved_wrongly"] == 0
+
+
 @pytest.mark.parametrize("name", [name for name in sharded.NAMES if name != BFLOAT16])
 def test_weights_logs_and_saves_are_those_of_one_process(name):
     many = together()[name]
@@ -40,8 +45,7 @@ def test_weights_logs_and_saves_are_those_of_one_process(name):
     assert [step for step, _ in many["logs"]] == [step for step, _ in one["logs"]]
     for (_, there), (_, here) in zip(many["logs"], one["logs"], strict=True):
         assert largest_difference(there, here) <= OF_LOGS
-    assert many["alike"] and many["is_the_model"] and many["is_sharded"]
-    assert many["saved_wrongly"] == one["saved_wrongly"] == 0
+    assert_whole(many, one)
 
 
 def test_bfloat16_costs_no_more_precision_on_two_processes_than_on_one():
@@ -54,8 +58,7 @@ def test_bfloat16_costs_no_more_precision_on_two_processes_than_on_one():
         for run in (many, one)
     )
     assert lost <= 2 * lost_by_one
-    assert many["alike"] and many["is_the_model"] and many["is_sharded"]
-    assert many["saved_wrongly"] == one["saved_wrongly"] == 0
+    assert_whole(many, one)
 
 
 def test_a_rank_repeats_a_microbatch_for_the_others_without_its_events():

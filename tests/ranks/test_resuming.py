@@ -127,14 +127,11 @@ def test_four_ranks_resume_what_one_saved_that_resumed_what_two_saved(by_four, a
     ]
 
 
-def test_ranks_with_rows_of_their_own_begin_the_epoch_anew_if_their_number_changed(by_one, by_four):
+def test_ranks_with_rows_of_their_own_begin_the_epoch_anew_and_world_size_and_way_are_differences(by_one, by_four):
     told = "the train_dataloader gives {}, and that of the saved run gave others: the epoch begins anew".format
     assert told("the rows of all ranks") in by_one[1]["local"]["warned"]
     (resumed,) = by_four[0]["local to local"]
     assert told("each rank its own rows") in resumed["warned"]
-
-
-def test_world_size_and_way_are_differences(by_four):
     for of_rank in by_four:
         assert "\n  world_size is 4, was 1\n  parallel is 'ddp', was None\n" in of_rank["refused"]
 

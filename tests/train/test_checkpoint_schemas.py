@@ -66,8 +66,10 @@ def test_a_run_resumes_from_a_checkpoint_of_a_former_version():
         ends.append(dict(made.state.model.state_dict()))
     whole, first, second = ends
     assert same(first, second)
-    # Other versions of torch, on other machines, round in another way.
-    assert all(torch.allclose(first[name].double(), value.double(), atol=1e-5) for name, value in whole.items())
+    # Other versions of torch, on other machines, round in another way. BatchNorm takes the bias before it away with its
+    # mean, so the bias has gradients that are such rounding alone, of which Adam makes steps of full length.
+    same_anywhere = whole.keys() - {"0.bias", "1.running_mean"}
+    assert all(torch.allclose(first[name].double(), whole[name].double(), atol=1e-5) for name in same_anywhere)
 
 
 @pytest.mark.parametrize("schema", [1, 2])

@@ -67,9 +67,9 @@ def test_a_signal_while_the_model_is_written_ends_nothing_as_training_is_over(tr
     assert train().exit_code == 0
     assert read(tmp_path / "out" / "results.json")["batches"] == 8
     assert (tmp_path / "out" / "model.safetensors").exists()
-    # and an attempt that is resumed removes the results of the one before
+    # and an attempt that is resumed removes the results and the model of the one before
     assert train("--autoresume", "--max-duration", "9ep", config=callback("Bad", at=10)).exit_code == 1
-    assert not (tmp_path / "out" / "results.json").exists()
+    assert not any((tmp_path / "out" / name).exists() for name in ("results.json", "model.safetensors"))
 
 
 def test_a_run_that_can_not_be_made_is_a_failure_in_json_too(train):

@@ -74,18 +74,14 @@ def test_all_that_ran_in_this_batch_are_named_in_order_with_their_unique_names()
     )
 
 
-@pytest.mark.parametrize("kind", ["algorithm", "callback"])
-def test_what_an_algorithm_or_a_callback_raises_keeps_its_own_note(kind):
+def test_what_an_algorithm_or_a_callback_raises_keeps_its_own_note():
     def fail(*_):
         raise RuntimeError("lost")
 
-    fails = {"algorithms": [acting(nothing, "after_dataloader", name="Before")]}
-    if kind == "algorithm":
-        fails["algorithms"].append(acting(fail, "before_loss"))
-    else:
-        fails["callbacks"] = at("before_loss", fail)
-    (note,) = notes_of(failing(trainer(**fails)))
-    assert note.startswith("raised by")
+    before = acting(nothing, "after_dataloader", name="Before")
+    for made in (trainer(algorithms=[before, acting(fail, "before_loss")]), trainer(callbacks=at("before_loss", fail))):
+        (note,) = notes_of(failing(made))
+        assert note.startswith("raised by")
 
 
 def test_microbatches_show_the_last_ones():
@@ -107,13 +103,12 @@ def test_microbatches_show_the_last_ones():
 
 @pytest.mark.parametrize("by", ["fit", "eval"])
 def test_an_evaluation_names_those_of_its_batch(by):
+    events = {"writes": ("batch",), "match": lambda event, state: event == "eval_before_forward"}
+    in_evaluation = acting(widen, "eval_batch_start", "eval_before_forward", **events)
     in_training = acting(nothing, "after_dataloader", name="Training")
-    in_evaluation = acting(widen, "eval_batch_start", "eval_before_forward", writes=("batch",))
     made = trainer(algorithms=[in_training, in_evaluation], eval_dataloader=[rows(4)])
-    made.state.algorithms[1].match = lambda event, state: event == "eval_before_forward"
-    assert notes_of(failing(made, getattr(made, by))) == [
-        "in this batch ran: Faulty at EVAL_BEFORE_FORWARD (writes batch)"
-    ]
+    (note,) = notes_of(failing(made, getattr(made, by)))
+    assert note == "in this batch ran: Faulty at EVAL_BEFORE_FORWARD (writes batch)"
 
 
 class Early(Algorithm):

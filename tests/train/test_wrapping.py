@@ -23,33 +23,31 @@ def group():
     dist.destroy_process_group()
 
 
-def freeze(net):
-    net[0].requires_grad_(False)
-
-
-def tie(net):
-    net[1].weight = net[0].weight
-
-
 def replace_parameter_in_place(net):
     del net[0].bias
     net[0].bias = nn.Parameter(torch.zeros(2))
 
 
-def replace_module(net):
-    net[0] = nn.Linear(2, 2)
+def spread(net):
+    two = Ranks()
+    two.size = 2
+    return spread_model(net, DDP(), two, torch.device("cpu"), finds_unused=False)
 
 
-def add_module(net):
-    net.append(nn.Linear(2, 2))
+CHANGES = {
+    "freeze": lambda net: net[0].requires_grad_(False),
+    "tie": lambda net: setattr(net[1], "weight", net[0].weight),
+    "replace in place": replace_parameter_in_place,
+    "replace": lambda net: net.__setitem__(0, nn.Linear(2, 2)),
+    "add": lambda net: net.append(nn.Linear(2, 2)),
+}
 
 
 @pytest.mark.usefixtures("group")
-@pytest.mark.parametrize("change", [freeze, tie, replace_parameter_in_place, replace_module, add_module])
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_the_wrapper_is_made_anew_where_other_parameters_train_and_only_there(change):
-    net, two = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), Ranks()
-    two.size = 2
-    wrapping = spread_model(net, DDP(), two, torch.device("cpu"), finds_unused=False)
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    wrapping = spread(net)
     wrapping.follow()
     first = wrapping.called
     net.add_module("idle", nn.ReLU())  # another structure, and the same parameters
@@ -66,10 +64,8 @@ def test_the_wrapper_is_made_anew_where_other_parameters_train_and_only_there(ch
 
 @pytest.mark.usefixtures("group")
 def test_a_rank_that_is_lost_while_running_statistics_are_averaged_ends_the_others(monkeypatch):
-    net, two = nn.BatchNorm1d(2, affine=False), Ranks()
-    two.size = 2
     with pytest.warns(UserWarning, match="BatchNorm"):
-        wrapping = spread_model(net, DDP(), two, torch.device("cpu"), finds_unused=False)
+        wrapping = spread(nn.BatchNorm1d(2, affine=False))
     own = group_of_ranks.failures_of_group("10m", leaves=False)
     own._tell("rank 1 failed: ValueError: boom", "", 0.0)
 
@@ -85,11 +81,9 @@ def test_a_rank_that_is_lost_while_running_statistics_are_averaged_ends_the_othe
 
 @pytest.mark.usefixtures("group")
 def test_a_table_that_does_not_change_is_sent_once_and_one_that_does_each_time(monkeypatch):
-    net, two = nn.Linear(2, 2), Ranks()
+    net, sent = nn.Linear(2, 2), []
     net.register_buffer("mask", torch.ones(4))
-    two.size = 2
-    wrapping = spread_model(net, DDP(), two, torch.device("cpu"), finds_unused=False)
-    sent = []
+    wrapping = spread(net)
     monkeypatch.setattr(dist, "broadcast", lambda bytes_, src: sent.append(len(bytes_)))
     for change in (None, None, net.mask.add_, None, None, lambda _: setattr(net, "mask", torch.zeros(4))):
         if change is not None:
@@ -143,7 +137,5 @@ def test_an_expanded_buffer_is_shared_as_any_other():
     net = nn.Linear(2, 2)
     for name, value in (("scale", torch.ones(1)), ("count", torch.tensor([3]))):
         net.register_buffer(name, value.expand(4))
-    two = Ranks()
-    two.size = 2
-    spread_model(net, DDP(), two, torch.device("cpu"), finds_unused=False).mean_buffers()
+    spread(net).mean_buffers()
     assert [net.scale.tolist(), net.count.tolist()] == [[1.0] * 4, [3] * 4]
