@@ -54,7 +54,6 @@ SKIPPED = {
 @pytest.mark.parametrize("cls", [HONEST[0], *(pytest.param(cls, marks=pytest.mark.full) for cls in HONEST[1:])])
 def test_an_honest_algorithm_passes_each_check_that_has_something_to_judge(cls):
     found = outcomes(Kit(cls, [other for other in HONEST if other is not cls]))
-
     assert [check for check, outcome in found.items() if outcome != "passed"] == SKIPPED[cls]
 
 
