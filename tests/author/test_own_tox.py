@@ -30,7 +30,6 @@ def tools(workplace):
 
 def test_its_own_tox_is_green(tools):
     printed = (tools / "tox.log").read_text()
-
     assert re.findall(r"^  ([\w-]+): (\w+)", printed, re.MULTILINE) == [(each, "OK") for each in ENVIRONMENTS], printed
     assert len(re.findall(r"^=+ \d+ passed\b", printed, re.MULTILINE)) == 2
 
@@ -66,11 +65,9 @@ def test_a_skeleton_fails_its_one_test_until_it_does_something(workplace, tools,
     uv = (sys.executable, "-m", "uv", "pip", "install", "--python", python)
     workplace.run(*uv, "--no-deps", "--editable", str(project))
     printed = workplace.attempt(python, "-m", "pytest", cwd=project).stdout
-
     own = "tests/test_true_plugin.py::test_it_changes_what_a_training_gives"
     assert re.findall(r"^FAILED (\S+)", printed, re.MULTILINE) == [own]
     assert re.search(r"^=+ 1 failed, \d+ passed\b", printed, re.MULTILINE), printed
-
     (algorithm,) = project.glob("src/*/algorithm.py")
     text = algorithm.read_text()
     assert text.count(NOTHING) == 1

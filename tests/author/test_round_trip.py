@@ -46,7 +46,6 @@ def journey(workplace):
     workplace.run(sys.executable, "-m", "build", "--wheel", "--no-isolation", str(project))
     (wheel,) = (project / "dist").glob("*.whl")
     write_configs(project)
-
     before = workplace.files()
     workplace.pip("install", str(wheel))
     listed = json.loads(workplace.engine_core("plugins", "list", "--json"))
@@ -59,7 +58,6 @@ def journey(workplace):
     workplace.run(*workplace.installed("python"), "-W", "error", "-c", readme_example(project))
     workplace.pip("uninstall", NAME)
     after = workplace.files()
-
     train = [*workplace.installed("engine-core"), "train"]
     required, named = (workplace.attempt(*train, f"{config}.yaml", cwd=project) for config in ("required", "named"))
     seen = (workplace.core_version, wheel, listed, doctored, explained, results)
@@ -83,7 +81,6 @@ def readme_example(project):
 def test_the_wheel_holds_the_package_and_nothing_else(journey):
     names = set(ZipFile(journey.wheel).namelist())
     info = {name.partition(".dist-info/")[2] for name in names if ".dist-info/" in name}
-
     assert {name for name in names if ".dist-info/" not in name} == {
         f"{PACKAGE}/{file}" for file in ("__init__.py", "algorithm.py", "functional.py", "passes.py", "py.typed")
     }
@@ -92,7 +89,6 @@ def test_the_wheel_holds_the_package_and_nothing_else(journey):
 
 def test_it_is_listed(journey):
     own = [r for r in journey.listed if not r["distribution"].startswith("engine-core")]
-
     distribution = PACKAGE.replace("_", "-")
     assert [(r["kind"], r["name"], r["distribution"], r["version"], r["status"]) for r in own] == [
         ("algorithms", ALGORITHM, distribution, "0.1.0", "available"),
@@ -102,14 +98,12 @@ def test_it_is_listed(journey):
 
 def test_the_doctor_finds_nothing_wrong(journey):
     names = {record["name"] for record in journey.doctored}
-
     assert {ALGORITHM, PASS} <= names
     assert [record for record in journey.doctored if record["problems"] or record["status"] != "available"] == []
 
 
 def test_it_is_explained(journey):
     own = ("AwkwardRound", ALGORITHM, "runs alone")
-
     assert {
         event: [(entry["algorithm"], entry["name"], entry["why"]) for entry in entries]
         for event, entries in journey.explained.items()

@@ -76,7 +76,6 @@ def test_a_folder_hands_out_only_what_is_used_or_published_and_lists_it(folder):
     needed_here = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     own = {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
     assert imported - needed_here == handed_out(folder) - own
-
     used = {name for pairs in taken_outside(folder).values() for module, name in pairs if module == folder}
     assert handed_out(folder) - used - published(folder) == set()
 

@@ -31,7 +31,6 @@ def test_the_tree_lists_each_file_of_the_package_and_nothing_else():
     package = ROOT / "engine_core"
     there = {path.relative_to(package).as_posix() for path in package.rglob("*") if "__pycache__" not in path.parts}
     there = {path for path in there if not path.endswith((".pyc", "__init__.py", "py.typed"))}
-
     assert sorted(listed(PACKAGE)) == sorted({"engine_core"} | {f"engine_core/{path}" for path in there})
 
 
@@ -40,20 +39,17 @@ def test_a_folder_around_the_package_is_listed_completely(folder):
     shown = {Path(path).name for path in listed(AROUND) if Path(path).parent == Path(folder)}
     there = {path.name for path in (ROOT / folder).iterdir() if path.name not in LEFT_BY_TOOLS}
     there -= {"README.md", *(["engine_core"] if folder == "." else [])}
-
     assert shown == {name for name in there if not name.startswith(".") and not name.endswith(".egg-info")}
 
 
 def test_each_line_of_a_tree_says_what_it_is():
     # Of engine_core and of the folders around it, what lies in them says it.
     lines = [line for line in f"{PACKAGE}{AROUND}".splitlines() if line.startswith(" ") or "/" not in line]
-
     assert [line for line in lines if len(line.split(maxsplit=1)) < 2] == []
 
 
 def test_the_rooms_of_the_tree_are_in_the_order_of_the_layers_and_their_files_in_that_of_reading():
     paths = listed(PACKAGE)
-
     assert [Path(path).stem for path in paths if path.count("/") == 1] == [r for layer in tested.LAYERS for r in layer]
     for folder, files in tested.READING_ORDER.items():
         assert [Path(path).stem for path in paths if path.startswith(f"engine_core/{folder}/")] == files
@@ -63,7 +59,6 @@ def test_each_file_imports_only_from_files_above_it():
     modules = [path.partition("/")[2].removesuffix(".py").replace("/", ".") for path in listed(PACKAGE)]
     # What a folder's __init__ hands out lies in its files, so it is there below the last of them.
     ready = {name: place for place, path in enumerate(modules) for name in [path, *parents(path)]}
-
     late = [
         (name, other)
         for place, name in enumerate(modules)
@@ -76,7 +71,6 @@ def test_each_file_imports_only_from_files_above_it():
 
 def test_the_house_has_the_layers_that_are_tested():
     rows = rows_of_the_house()
-
     assert [(int(number), rooms) for number, rooms, _ in rows] == list(reversed(list(enumerate(tested.LAYERS))))
 
 
@@ -87,7 +81,6 @@ def test_the_house_says_which_lower_rooms_a_room_does_without():
             importers, colon, imported = part.rpartition(":")
             for room in quoted(importers) if colon else rooms:
                 without[room] = set(quoted(imported))
-
     assert without == tested.NOT
 
 
@@ -121,7 +114,6 @@ def test_a_file_that_the_page_names_is_in_the_tree():
 
 def test_the_files_of_the_engine_each_have_their_subject_named():
     named = re.findall(r"^\| `engine/(\w+)\.py` \|", section("The heart, cut by subject"), re.MULTILINE)
-
     assert [*named, "engine"] == tested.READING_ORDER["engine"]
 
 
@@ -132,7 +124,6 @@ def section(title):
 
 def test_the_readme_shows_no_tree_and_links_to_the_page():
     readme = ROOT / "README.md"
-
     assert [block.language for block in blocks_of(readme) if "├" in block.text or "engine_core/\n" in block.text] == []
     assert "## The tree" not in readme.read_text(encoding="utf-8")
     assert "](docs/explanation/design.md)" in readme.read_text(encoding="utf-8")

@@ -56,7 +56,6 @@ def test_an_example_that_shows_something_else_fails(tmp_path):
     first, second = blocks_of(page)
     names = {}
     run(first, page, names)
-
     with pytest.raises(pytest.fail.Exception, match=r"line 6, in page.md(.|\n)*Got:\n    2"):
         run(second, page, names)
 
@@ -82,6 +81,5 @@ def test_the_examples_of_each_module_run(tmp_path, monkeypatch):
     for test in [test for name in MODULES for test in finder.find(importlib.import_module(name))]:
         if test.examples:
             runner.run(test, out=said.append)
-
     assert not runner.failures, "".join(said)
     assert runner.tries > 20

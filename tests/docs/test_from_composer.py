@@ -48,7 +48,6 @@ def test_arguments_and_defaults_are_those_of_our_signature_and_of_composers(sect
     rows = rows_of(section, 5)
     ours = {name.strip("`"): default for _, _, name, default, _ in rows if name}
     theirs = {name.strip("`"): default.strip("`") for name, default, *_ in rows if name}
-
     assert theirs == COMPOSER["arguments"].get(RENAMED.get(section, section), {})
     assert sorted(ours) == sorted(parameter.name for parameter in parameters)
     for parameter in parameters:
@@ -61,7 +60,6 @@ def test_arguments_and_defaults_are_those_of_our_signature_and_of_composers(sect
 def test_each_public_name_of_ours_and_of_composers_is_there_once(section):
     owner, rows = NAMED[section], rows_of(section, 3)
     names = vars(owner) if section == "Event" else dir(owner)  # of an event, not the methods of a string
-
     assert named([row[1] for row in rows]) == sorted(name for name in names if not name.startswith("_"))
     assert named([row[0] for row in rows]) == sorted(COMPOSER["methods"][section])
 
@@ -70,7 +68,6 @@ def test_what_is_left_out_has_a_reason_and_what_has_another_name_says_so():
     tables = [row for section in {**CALLED, **NAMED} for width in (5, 3) for row in rows_of(section, width)]
     theirs, ours = [row[0] for row in tables], [row[len(row) // 2] for row in tables]
     texts = [row[-1] for row in tables]
-
     assert len(ALGORITHMS) == 17
     assert [t for t, o, text in zip(theirs, ours, texts, strict=True) if not o and not text] == []
     assert [t for t, o, text in zip(theirs, ours, texts, strict=True) if t and o and t != o and not text] == []
@@ -78,6 +75,5 @@ def test_what_is_left_out_has_a_reason_and_what_has_another_name_says_so():
 
 def test_the_functions_exist():
     functions = [row[1].strip("`") for row in rows_of("Functions", 3)]
-
     assert len(functions) == 17
     assert [name for name in functions if not callable(pkgutil.resolve_name(name))] == []

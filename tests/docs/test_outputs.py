@@ -25,7 +25,6 @@ TUTORIAL = DOCS / "quickstart.md"
 @pytest.mark.parametrize("page", WITH_OUTPUTS, ids=name_of)
 def test_the_commands_of_a_page_print_what_it_shows(page, tmp_path):
     differ = [differences(*output) for output in OUTPUTS["printed_by"](page, tmp_path)]
-
     assert "\n".join(filter(None, differ)) == "", f"python docs/outputs.py --write docs/{page.relative_to(DOCS)}"
     if page == TUTORIAL:
         what_the_tutorial_says_of_its_run(*(tmp_path / "runs").iterdir())
@@ -36,7 +35,6 @@ def what_the_tutorial_says_of_its_run(folder):
     results = json.loads((folder / "results.json").read_text())
     pruned = results["algorithms"]["SelectiveBackprop/AFTER_DATALOADER"]
     named = re.findall(r"`(\w+\.\w+|\w+/)`", TEXTS[TUTORIAL])
-
     assert f"pruned {pruned} of the {results['batches']} batches" in TEXTS[TUTORIAL]
     assert {f"{file.name}{'/' * file.is_dir()}" for file in folder.iterdir()} == set(named)
 
@@ -47,7 +45,6 @@ def test_each_text_block_that_is_not_compared_says_why():
         (page, text): [key for key in reasons if key[0] == page and text.startswith(key[1])]
         for page, text in TEXT_BLOCKS
     }
-
     assert [block for block, keys in found.items() if len(keys) != 1] == []
     assert sorted(key for keys in found.values() for key in keys) == sorted(reasons)
 
@@ -79,16 +76,13 @@ def test_a_page_is_rewritten_where_it_differs_and_nowhere_else(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("```console\n$ engine-core train a\nloss 0.5\n$ engine-core diff a b\nold\n```\n", encoding="utf-8")
     same, other = OUTPUTS["shown_in"](page.read_text(encoding="utf-8"))
-
     text = OUTPUTS["rewritten"](page, [(same, "loss 0.7\n"), (other, "new\nlines\n")])
-
     assert text == "```console\n$ engine-core train a\nloss 0.5\n$ engine-core diff a b\nnew\nlines\n```\n"
 
 
 def test_a_command_of_another_program_can_not_be_shown_with_an_output(tmp_path, monkeypatch):
     page = Path(OUTPUTS["ROOT"], "docs", "no-such-page.md")
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: "```console\n$ ls\nfile\n```\n")
-
     with pytest.raises(ValueError, match="'ls', which can't be compared"):
         list(OUTPUTS["printed_by"](page, tmp_path))
 
@@ -113,7 +107,6 @@ def test_the_picture_shows_the_order_as_it_is(drawn):
 
 def test_the_picture_of_the_loop_shows_the_events_and_who_listens_as_they_are():
     drawn = runpy.run_path(str(DOCS / "loop_picture.py"))["as_svg"]()
-
     assert (DOCS / "images" / "loop.svg").read_text(encoding="utf-8") == drawn, "run python docs/loop_picture.py"
 
 
@@ -125,11 +118,9 @@ def test_the_picture_of_a_run_shows_what_a_run_shows():
         normal["normal"]("\n".join(program["lines_in"](svg)), program["COMMAND"])
         for svg in ((DOCS / "images" / "run.svg").read_text(encoding="utf-8"), program["as_svg"](program["screen"]()))
     )
-
     assert shown == drawn, "run python docs/run_picture.py"
 
 
 def test_what_was_erased_from_a_terminal_is_not_drawn():
     left_of = runpy.run_path(str(DOCS / "run_picture.py"))["left_of"]
-
     assert left_of("first\n10%\r\x1b[2K20%\r\x1b[2Ksecond\n90%\n\x1b[1A\r\x1b[2K100%\n") == "first\nsecond\n100%"

@@ -50,14 +50,12 @@ def run(project):
 @pytest.mark.full
 def test_its_tests_pass(run):
     done = run("pytest", "-q", "--color=no", "-p", "no:cacheprovider", "tests")
-
     assert "3 passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_it_is_listed_and_can_be_explained(run):
     records = json.loads(run("engine_core", "plugins", "list", "--json").stdout)
     done = run("engine_core", "explain", "--algorithms", "gradient_centralization")
-
     own = [(r["kind"], r["name"], r["status"]) for r in records if r["distribution"] == "gradient-centralization"]
     assert own == [
         ("algorithms", "gradient_centralization", "available"),

@@ -16,7 +16,6 @@ def test_the_files_that_pages_link_to_exist_and_no_particular_machine_is_mention
     targets = [(page, link or included) for page, text in texts.items() for link, included in LINK.findall(text)]
     files = [(page, target) for page, target in targets if not target.startswith(("http://", "https://"))]
     machines = re.compile(r"(?<![\w.])/(?:home|root|tmp|opt|work|Users)/\S*")
-
     assert [(page.name, target) for page, target in files if not (page.parent / target).exists()] == []
     assert [(page.name, found) for page, text in texts.items() for found in machines.findall(text)] == []
 
@@ -30,7 +29,6 @@ def test_each_page_is_in_the_table_of_contents():
         if block.language == "{toctree}"
         for name, title in re.findall(r"^([^<\n]+?)(?: <(\S+)>)?$", block.text, re.MULTILINE)
     ]
-
     assert sorted(listed) == sorted({*pages} - {DOCS / "index.md"})
 
 
@@ -55,7 +53,6 @@ def test_what_a_page_calls_by_its_full_name_exists():
     names -= {f"engine_core.{group}" for group in ("algorithms", "commands", "loops")}  # entry points, no modules
     names -= {"engine_core.json", "engine_core.safetensors"}  # files in the checkpoints of other trainers
     names -= {"engine_core.not_finite"}  # a tag of a run in MLflow
-
     assert [name for name in sorted(names) if not is_there(name)] == []
 
 
@@ -76,7 +73,6 @@ TO_A_HEADING = re.compile(r"\]\(([^)\s]*?)#([\w-]+)\)")
 def test_a_link_to_no_file_and_one_to_no_place_are_found(tmp_path):
     (tmp_path / "page.html").write_text('<a href="other.html#there">\n<a href="gone.html">\n<a href="other.html#not">')
     (tmp_path / "other.html").write_text('<p id="there"><a href="#there"><a href="https://example.com/gone">')
-
     assert BROKEN_IN(tmp_path) == [
         "page.html:2: gone.html: there is no such file",
         "page.html:3: other.html#not: other.html has no such place",
@@ -91,7 +87,6 @@ def test_the_heading_that_a_link_leads_to_exists():
         for page in pages
         for path, place in TO_A_HEADING.findall(text_of(page))
     ]
-
     assert [
         (target.name, place) for target, place in links if target.suffix == ".md" and place not in places_in(target)
     ] == []

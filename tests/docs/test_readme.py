@@ -50,7 +50,6 @@ def test_reasons_come_first_on_a_page_of_at_most_150_lines():
 
 def test_what_it_is_takes_one_sentence():
     said = TEXT.partition("<!-- what -->")[2].partition("<!-- /what -->")[0]
-
     assert len(re.findall(r"[.!?](?=\s)", said)) == 1
 
 
@@ -60,7 +59,6 @@ def test_quick_start_is_two_commands_in_one_block():
     train = "python3 -m engine_core train --example digits && python3 -m engine_core report runs/digits-*"
     install = 'python3 -m pip install -c constraints.txt ".[examples]" ./plugins/sb-plugin ./plugins/engine-core-report'
     test = "python3 -m pip install -c constraints.txt tox-uv && python3 -m tox run-parallel"
-
     assert fences == [("sh", f"{install} && {train}\n{test}\n")]
 
 
@@ -73,7 +71,6 @@ def test_each_algorithm_of_the_repository_has_one_row():
     named = re.findall(r"^\| `(\w+)` \|", TEXT, re.MULTILINE)
     projects = [tomllib.loads(page.with_name("pyproject.toml").read_text(encoding="utf-8")) for page in PLUGINS]
     groups = [project["project"]["entry-points"].get("engine_core.algorithms", {}) for project in projects]
-
     assert sorted(named) == sorted(name for group in groups for name in group)
 
 
@@ -86,7 +83,6 @@ def test_a_row_says_what_the_place_that_it_links_to_measured(name):
         assert f"test accuracy {row['accuracy']} % (sd {row['sd']}), without it " in measured
         assert f"; {row['time']} times the training time (" in measured
         said = re.sub(r"\S+ points", "", said)  # the difference, which the next test computes
-
     assert {*re.findall(r"\d+(?:\.\d+)?", said)} <= {*re.findall(r"\d+(?:\.\d+)?", measured)}
 
 
@@ -95,7 +91,6 @@ def test_the_row_of_selective_backprop_quotes_the_right_lines_of_its_tables():
     loss, half, twice, half_twice = re.findall(r"\d\.\d\d", gained)
     accuracy, plain = re.findall(r"\S+ %", accuracies)
     first_table, _, second = source_of("selective_backprop").replace("*", "").partition("| at twice the rate |")
-
     assert re.search(rf"\| `scorer=\"carried\"` \| {loss} \| [^|]+ \| {time} \| {accuracy} \|", first_table)
     assert re.search(rf"\| plain training \| 1 \| \| 1 \| {plain} \|.* half the batch \| {half} \|", first_table)
     assert re.search(rf"half the batch \| {half_twice} \|.* \| the same with `end=0.9` \| {twice} \|", second)
@@ -115,7 +110,6 @@ def test_a_difference_in_accuracy_is_named_if_it_is_larger_than_one_by_rounding_
     more = better_by(name)
     counts = abs(more) > abs(better_by("channels_last"))
     named = [(f"{abs(more):.2f}", "more" if more > 0 else "less")] if counts else []
-
     assert re.findall(r"(\S+) points (more|less)", DIGITS.match(METHODS[name])["gained"]) == named
 
 
@@ -126,13 +120,11 @@ def better_by(name):
 
 def test_all_are_compared_with_the_same_training_without_them():
     texts = [" ".join(page.read_text(encoding="utf-8").split()) for page in PLUGINS]
-
     assert {found for text in texts for found in re.findall(r"without it (\S+) % \(sd (\S+)\)", text)} == {BASELINE}
 
 
 def test_an_algorithm_in_ten_lines_is_as_short_as_that_and_the_same_in_both_places():
     shown = first(README, "python")
-
     assert len([line for line in shown.splitlines() if line]) <= 10
     assert first(DOCS / "authors" / "algorithm.md", "python") == shown
 

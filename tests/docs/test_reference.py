@@ -24,14 +24,12 @@ REFERENCE = {page.stem: page.read_text(encoding="utf-8") for page in (DOCS / "re
 
 def test_each_public_name_is_in_the_api_reference():
     described = re.findall(r"^\.\. auto\w+:: engine_core(?:\.\w+)?\.(\w+)$", REFERENCE["api"], re.MULTILINE)
-
     assert sorted({*engine_core.__all__} - {*described}) == []
 
 
 def test_what_ranks_tell_each_other_is_on_the_page_for_authors():
     cells = re.findall(r"^\| (`.*?) \|", (DOCS / "authors" / "scale.md").read_text(encoding="utf-8"), re.MULTILINE)
     names = [name for name in dir(Ranks) if not name.startswith("_")]
-
     assert [name for name in names if not re.search(rf"`{name}\b", " ".join(cells))] == []
 
 
@@ -46,7 +44,6 @@ def test_the_errors_are_in_the_reference():
 def test_each_key_of_the_config_and_setting_of_the_trainer_is_in_the_table():
     table = ", ".join(re.findall(r"^\| (`.*?`) \|", REFERENCE["config"], re.MULTILINE))
     settings = REFERENCE["config"][REFERENCE["config"].index("## trainer") :]
-
     assert [key for key in Config.model_fields if f"`{key}`" not in table] == []
     assert [setting for setting in TrainerSettings.model_fields if f"`{setting}`" not in settings] == []
 
@@ -74,14 +71,12 @@ REGISTERED = [
 
 def test_each_callback_and_logger_of_the_core_has_a_page_named_as_registered_and_no_other_has():
     pages = {page.stem: page.read_text(encoding="utf-8") for page in CALLBACKS.glob("*.md")}
-
     assert sorted(pages) == sorted([*REGISTERED, "index"])
     assert [name for name in REGISTERED if not pages[name].startswith(f"# {name}\n\n```{{callback}} {name}\n")] == []
 
 
 def test_the_environment_variables_are_explained():
     page = (DOCS / "howto" / "plugins.md").read_text(encoding="utf-8")
-
     assert [f"| `ENGINE_CORE_{name}` |" in page for name in ("PLUGINS", "DISABLE_PLUGINS")] == [True, True]
 
 
@@ -94,7 +89,6 @@ VALUES = [event.value for event in Event]
 
 def test_the_events_are_headings_in_the_order_in_which_they_fire_each_with_its_own_specification():
     shown = re.findall(r"^## (\w+)\n\n```\{hook\} (\w+)\n```$", EVENTS_PAGE, re.MULTILINE)
-
     assert [heading for heading in re.findall(r"^## (\w+)$", EVENTS_PAGE, re.MULTILINE) if heading != "Pairs"] == VALUES
     assert shown == list(zip(VALUES, VALUES, strict=True))
 
@@ -102,7 +96,6 @@ def test_the_events_are_headings_in_the_order_in_which_they_fire_each_with_its_o
 def test_the_loop_shows_each_event_once_and_no_other():
     loop = EVENTS_PAGE[EVENTS_PAGE.index("```text") : EVENTS_PAGE.index("## What runs")]
     figure = re.sub(r"\(.*?\)", "", loop[: loop.index("\n```\n")])
-
     assert sorted(re.findall(r"[a-z]+_[a-z_]+|\binit\b", figure)) == sorted(VALUES)
 
 
@@ -118,7 +111,6 @@ MODELS = [AlgorithmMetadata, PassMetadata]
 
 def test_the_published_schema_is_that_of_the_models():
     generated = runpy.run_path(str(GENERATOR))["as_text"]()
-
     assert generated == (DOCS / "reference" / "metadata.schema.json").read_text(encoding="utf-8"), (
         "run: python docs/metadata_schema.py"
     )
@@ -136,7 +128,6 @@ def test_each_field_has_a_description_which_is_that_of_the_docstring_and_a_defau
 
 def test_the_schema_lists_the_events_and_the_fields_of_state():
     fields = SCHEMA["$defs"]["AlgorithmMetadata"]["properties"]
-
     assert SCHEMA["$defs"]["Event"]["enum"] == [event.value for event in Event]
     assert fields["writes"]["anyOf"][0]["items"]["enum"] == list(WRITABLE)
     assert fields["needs"]["items"]["enum"] == list(NEEDS)
@@ -164,7 +155,6 @@ def is_allowed(model, **fields):
 
 def test_the_page_shows_the_fields_of_each_model_the_needs_and_the_fields_of_state_that_are_written():
     paragraph = METADATA_PAGE[METADATA_PAGE.index("`writes` names") : METADATA_PAGE.index(". Parameters")]
-
     assert re.findall(r"^```\{fields\} (\w+)\n```$", METADATA_PAGE, re.MULTILINE) == [
         model.__name__ for model in MODELS
     ]
@@ -185,20 +175,17 @@ def column(text, number):
 
 def test_the_arguments_are_those_of_the_trainer():
     named = re.findall(r"`(\w+)=", column(WORDS, 3))
-
     assert len(named) > 10
     assert sorted({*named} - {*inspect.signature(Trainer).parameters}) == []
 
 
 def test_the_other_words_in_lower_case_are_plugins_or_declared_in_metadata():
     named = re.findall(r"`([a-z_]+)`", column(WORDS, 3))
-
     assert sorted({*named} - PLUGINS) == ["after", "around", "before", "loss", "within"]
 
 
 def test_the_moments_are_events_in_their_order_but_for_evaluation():
     named = re.findall(r"`(\w+)`", column(MOMENTS, 3))
-
     assert [name for name in named if name not in set(Event)] == []
     training = [event.value for event in Event if not event.is_eval]
     assert [name for name in named if name in training] == [name for name in training if name in named]
@@ -213,5 +200,4 @@ def test_the_page_says_on_which_ranks_each_callback_is_used():
     rows = re.findall(r"^\| (every rank|rank 0) \| (.*) \|$", page, re.MULTILINE)
     said = {place: re.findall(r"`(\w+)`", names) for place, names in rows}
     everywhere = [name for name in sorted(REGISTERED) if is_used_on(1, Registry.scan().load("callbacks", name))]
-
     assert said == {"every rank": everywhere, "rank 0": sorted({*REGISTERED} - {*everywhere})}

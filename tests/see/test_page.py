@@ -77,7 +77,6 @@ def test_each_chart_is_reached_with_tab_and_read_with_keys(show, address):
         if chart is not None and chart not in reached:
             reached.append(chart)
     assert reached == [str(number) for number in range(CHARTS)]
-
     page.locator("figure .plot").first.focus()
     page.keyboard.press("Home")
     assert opened.said() == "step 0: train/loss 2"

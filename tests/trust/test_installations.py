@@ -148,7 +148,6 @@ def test_a_run_whose_plugin_changes_or_goes_says_how_to_get_it_before_anything_i
     acme = Run(("acme",), more='require_plugins: ["acme-plugin>=1,<2"]\n')
     before = sorted(path.name for path in environment.site.glob("acme*"))
     assert environment.train_each(first=acme)["first"][1]
-
     environment.install(plugin("acme", "2.0", "raise AssertionError"))
     assert environment.train_each(second=acme)["second"] == (
         Done(
@@ -159,7 +158,6 @@ def test_a_run_whose_plugin_changes_or_goes_says_how_to_get_it_before_anything_i
         ),
         False,
     )
-
     environment.pip("uninstall", "--yes", "acme-plugin")
     assert (before, list(environment.site.glob("**/*acme*"))) == (["acme_plugin-1.0.dist-info", "acme_plugin.py"], [])
     ran = environment.train_each(required=acme, named=Run(("acme",)), honest=Run(("honest",)))

@@ -97,13 +97,11 @@ def test_a_command_that_is_not_installed_is_answered_with_what_brings_it(lean):
 
 def test_a_practitioners_pytest_loads_no_plugin_of_ours(lean, complete):
     said = [lean["pytest"], complete.run("python", *PYTEST_PLUGINS)]
-
     assert [f"{AUTHOR}-" in text for text in said] == [False, True]
 
 
 def test_every_entry_point_loads(complete):
     loaded = complete.run("python", "-W", "error", "-c", EVERY_ENTRY_POINT, *OURS).splitlines()
-
     assert {line.split()[0] for line in loaded} == {*OURS}
     assert {"sb-plugin selective_backprop", "engine-core set_filo_order", "engine-core engine-core"} <= set(loaded)
     assert "engine-core fsdp" in loaded
@@ -111,7 +109,6 @@ def test_every_entry_point_loads(complete):
 
 def test_the_command_lists_the_plugins(complete):
     records = listed(complete)
-
     found = [(r["distribution"], r["version"], r["status"]) for r in records if r["name"] == "selective_backprop"]
     assert found == [("sb-plugin", "0.1.0", "available")]
     assert {r["distribution"] for r in records} == {*OURS}
@@ -120,6 +117,5 @@ def test_the_command_lists_the_plugins(complete):
 
 def test_with_the_report_a_run_has_its_page(complete, lean):
     run = lean["run"].relative_to(complete.home)
-
     assert complete.run("engine-core", "report", str(run)) == f"{run}/report.html\n"
     assert (complete.home / run / "report.html").read_text().startswith("<!doctype html>")

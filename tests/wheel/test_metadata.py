@@ -38,20 +38,17 @@ def test_all_are_built_as_the_core_is(project, core):
     system, of_the_core = (
         tomllib.loads((one.folder / "pyproject.toml").read_text())["build-system"] for one in (project, core)
     )
-
     assert system == of_the_core
 
 
 def test_nothing_has_an_upper_bound_but_a_plugins_core(project, core):
     bounded = [str(r) for r in declared(project) if {s.operator for s in r.specifier} != {">="}]
-
     assert bounded == ([] if project is core else ["engine-core<1,>=0.1"])
 
 
 def test_the_lowest_set_is_the_declared_floors(core, plugins):
     floors = {canonicalize_name(r.name): versions(r.specifier) for r in (*declared(core), *of_the_parts(plugins))}
     lowest = pins("constraints-lowest.txt")
-
     assert {name for name in floors if lowest[name] != floors[name]} == {"torch"}  # why: see constraints-lowest.txt
 
 
@@ -62,6 +59,5 @@ def test_the_latest_set_pins_all_that_is_declared(core, plugins):
 
 def test_one_torch_is_pinned_everywhere():
     (torch,) = pins("constraints.txt")["torch"]
-
     assert pins("constraints-lowest.txt")["torch"] == {torch}
     assert pins(".ci/torch-cpu.txt")["torch"] == {torch, Version(f"{torch}+cpu")}

@@ -34,7 +34,6 @@ def pytest_in(folder, *arguments):
 
 def test_the_pytest_plugin_is_imported_in_less_than_50_ms_and_imports_nothing_else():
     seconds, modules = zip(*(imported("engine_core_author.pytest_plugin") for _ in range(3)), strict=True)
-
     assert modules[0] == ["engine_core_author", "engine_core_author.pytest_plugin"]
     assert min(seconds) < 0.05
 
@@ -43,7 +42,6 @@ def test_the_pytest_plugin_is_imported_in_less_than_50_ms_and_imports_nothing_el
 def test_a_public_name_needs_no_torch_and_no_numpy(name):
     program = f"import json, sys\nfrom engine_core_author import {name}\nprint(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-
     assert {"torch", "numpy"} & set(json.loads(done.stdout)) == set()
 
 
@@ -69,7 +67,6 @@ class TestPass(PassConformance):
         return passes.set_filo_order
 """)
     code, said = pytest_in(tmp_path, "-q", "-rs")
-
     assert code == 0, said
     assert "7 passed, 24 skipped" in said
     assert "torch is not installed; the checks of an algorithm train with it" in said
@@ -78,7 +75,6 @@ class TestPass(PassConformance):
 @pytest.mark.full
 def test_the_base_classes_are_not_collected_where_they_are_imported(tmp_path):
     (tmp_path / "test_kit.py").write_text("from engine_core_author import AlgorithmConformance, PassConformance")
-
     assert "no tests collected" in pytest_in(tmp_path, "--collect-only", "test_kit.py")[1]
 
 
@@ -87,7 +83,6 @@ def test_in_a_project_that_does_not_use_the_kit_the_plugin_says_nothing(tmp_path
     (tmp_path / "test_own.py").write_text("def test_fails():\n    number = 1\n    assert number == 2\n")
     _, with_it = pytest_in(tmp_path, "-vv", "-p", "engine_core_author.pytest_plugin", "test_own.py")
     _, without = pytest_in(tmp_path, "-vv", "test_own.py")
-
     assert "assert 1 == 2" in report_of(without)
     assert report_of(with_it) == report_of(without)
     assert [line for line in with_it.splitlines() if line.startswith("engine-core ")] == []

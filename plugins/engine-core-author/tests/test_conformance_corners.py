@@ -133,7 +133,6 @@ def test_arguments_that_were_neither_seen_nor_kept_are_a_reason_to_skip():
             self.doubled = scale * 2
 
     ready = [Doubled(0.5) for _ in range(9)]
-
     with pytest.raises(pytest.skip.Exception, match="it is not known with which scale Doubled was made"):
         Kit(ready.pop).test_arguments()
 
@@ -145,7 +144,6 @@ def test_the_constructor_is_as_it_was_after_its_arguments_were_recorded():
     own, inherited = NoisyLoss.__init__, vars(Inherits).keys()
     Kit(NoisyLoss).test_arguments()
     Kit(Inherits).test_arguments()
-
     assert NoisyLoss.__init__ is own
     assert "__init__" not in inherited
 
@@ -208,7 +206,6 @@ def test_a_refusal_of_the_parts_of_the_kit_is_reported_by_one_check():
         r"\w+; override make_model, make_batches, make_loss, make_optimizers or make_others so that they return what",
     ):
         Kit(NeedsAdam).test_writes_declared()
-
     found = outcomes(type("Rest", (Kit,), {"test_writes_declared": lambda _: None})(NeedsAdam))
     assert "test_writes_declared says how" in found["test_resume"]
     assert "test_writes_declared says how" in found["test_autocast"]

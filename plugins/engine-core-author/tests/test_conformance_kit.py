@@ -26,7 +26,6 @@ def test_a_message_says_which_rule_was_broken_what_was_seen_why_it_matters_and_h
 
     with pytest.raises(BrokenRule) as error:
         Kit(Doubled).test_metadata()
-
     rule, seen = RULES["test_metadata"], "metadata.name is 'double', but the class's name in snake case is 'doubled'"
     assert str(error.value) == (
         f"Doubled breaks the rule of test_metadata: {rule.says} Seen: {seen}. Why it matters: {rule.why} "

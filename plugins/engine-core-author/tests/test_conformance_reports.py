@@ -57,7 +57,6 @@ def said(tmp_path_factory):
 def test_a_broken_rule_is_reported_with_what_was_seen_and_why_and_nothing_of_the_kit(said):
     _, _, report = said.partition("TestHalve.test_writes_declared")
     (line,) = report.partition("TestPickTarget")[0].strip("_ \n").splitlines()
-
     seen = "loss at AFTER_LOSS of batch 0 without declaring it: don't change it, or declare writes=('outputs', 'loss')"
     assert line.startswith("Halve breaks the rule of test_writes_declared: It runs within a few steps, and `apply`")
     assert f" Seen: Halve changed {seen}. Why it matters: " in line and " To fix it: Declare the field in " in line
@@ -65,7 +64,6 @@ def test_a_broken_rule_is_reported_with_what_was_seen_and_why_and_nothing_of_the
 
 def test_what_the_algorithm_raised_is_shown_from_its_own_code(said):
     _, _, report = said.partition("What was raised")
-
     assert "Traceback (most recent call last), without engine-core:" in report
     assert 'test_halve.py", line 20, in apply' in report
     assert "KeyError: 1" in report
@@ -74,7 +72,6 @@ def test_what_the_algorithm_raised_is_shown_from_its_own_code(said):
 
 def test_the_engine_and_the_plugins_that_the_kit_met_are_reported_after_collection(said):
     (line,) = [line for line in said.splitlines() if line.startswith("engine-core ")]
-
     assert line.startswith("engine-core 0.1.0, plugins: ")
 
 

@@ -1,4 +1,4 @@
-"""What an author may say of two ranks, and what the kit compares then; see conformance/faulty_spreading for faults."""
+"""What an author may say of two ranks, and what the kit compares then; see conformance/faulty_runs for faults."""
 
 import pytest
 import torch

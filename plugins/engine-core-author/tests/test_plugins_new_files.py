@@ -110,7 +110,6 @@ def test_the_workflow_runs_each_environment_of_tox_once(new):
     assert {job["env"]["PYTHON"], job["env"]["WHICH"]} == {"${{ matrix.python }}", "${{ matrix.engine-core }}"}
     rest = steps["Lint, check types, and use the built wheel"]
     assert rest["if"] == "matrix.python == '3.13' && matrix.engine-core == 'latest'"
-
     of_tests = "py3{10, 11, 12, 13}-{lowest, latest}"
     assert [f"3.{minor}" for minor in re.search(r"\{(.*?)\}", of_tests)[1].split(", ")] == matrix["python"]
     assert matrix["engine-core"] == ["lowest", "latest"]

@@ -59,7 +59,6 @@ def test_no_class_is_named_like_something_that_its_files_import(tmp_path):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 imported |= {alias.name for alias in node.names} - {"MyAlgo"}
-
     assert {"Algorithm", "State", "Any", "PassConformance"} <= imported
     in_camel_case = [name for name in sorted(imported) if name[0].isupper()]
     assert [name for name in in_camel_case if name_plugin(name).class_name == name] == []

@@ -85,7 +85,6 @@ def test_ranks_take_turns_and_each_draws_as_a_process_of_its_own():
 
     before = torch.get_rng_state()
     one, other = ThreadRanks.run(program)
-
     assert seen == [0, 1, 0, 1]
     assert one == other
     assert torch.equal(torch.get_rng_state(), before)
@@ -127,7 +126,6 @@ def train(ranks):
 def test_a_run_in_threads_is_that_of_one_process():
     (first, *told), (second, *same) = ThreadRanks.run(train)
     one, *expected = train(None)
-
     assert told == same == pytest.approx(expected)
     assert [of["running_mean"].item() for of in (first, second, one)] == [1.5, 1.5, 3.0]
     assert [first["calls"].item(), second["calls"].item()] == [one["calls"].item()] * 2
@@ -147,7 +145,6 @@ def test_statistics_become_the_mean_of_the_ranks_and_unit_vectors_those_of_rank_
         return {name: buffer.tolist() for name, buffer in model.named_buffers() if buffer.dim()}
 
     first, second = ThreadRanks.run(program)
-
     assert first == second
     assert [name[-1] for name, value in first.items() if value == [1.0, 0.0]] == ["u", "v"]
     assert [name for name, value in first.items() if value == [0.5, 0.5]] == ["1.running_mean", "1.running_var"]

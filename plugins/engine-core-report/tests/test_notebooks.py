@@ -119,7 +119,6 @@ def test_a_hostile_name_is_text(tmp_path, text):
         assert Tables(shown).tags <= {"table", "caption", "thead", "tbody", "tr", "th", "td", "p"}
         assert all(character.isprintable() or character == "\n" for character in shown)
         assert escaped(text) in Tables(shown).text
-
     frame = re.fullmatch(FRAME, run._repr_html_())
     assert html.unescape(frame[2]) == escaped(text)
 

@@ -171,7 +171,6 @@ def test_a_ranking_is_a_total_order_whose_reverse_turns_numbers_round_and_nothin
         ]
         ascending, descending = (list(map(int, ranked(runs, lower=lower))) for lower in (True, False))
         backwards = list(map(int, ranked(runs[::-1], lower=True)))
-
     numbers = [i for i in ascending if place_of(results[i]) == 0]
     assert sorted(ascending) == sorted(descending) == list(range(len(results)))
     for order in (ascending, descending, backwards):

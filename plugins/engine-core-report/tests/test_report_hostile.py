@@ -75,7 +75,6 @@ def test_a_hostile_name_or_value_is_text_wherever_it_comes_from(tmp_path, text):
     ]
     calm = write_run(tmp_path / "like it", manifest={**MANIFEST, "config": {}})
     page, plain = page_of(*folders, calm), page_of(calm)
-
     write_report([read_run(folder) for folder in folders], tmp_path / "page.html")
     assert len(page.scripts) == 3
     assert page.scripts[1:] == plain.scripts[1:]

@@ -146,7 +146,6 @@ def test_run_writes_what_is_missing_and_report_makes_table_and_picture(study, tm
     study.plan.run_missing(["digits"], out, tmp_path, **plan, seeds=[0, 1])
     records = [json.loads(line) for line in out.read_text().splitlines()]
     assert out.read_text().startswith(first) and len(first.splitlines()) == 4 and len(records) == 8
-
     study.report.write_report(records, tmp_path)
     table = (tmp_path / "RESULTS.md").read_text()
     assert "## digits, 2 seeds" in table and "| vanilla | 2 | 1, 2 |" in table and "| carried | 2 | 1, 2 |" in table

@@ -55,17 +55,17 @@ def unmarked(algorithms, event):
 
 
 @caught_by("test_metadata")
-@algorithm_pass(name="known_last")
-def misnamed(algorithms, event):
-    return passes.sort_to_back(algorithms, Known)
-
-
-@caught_by("test_metadata")
 def unvalidated(algorithms, event):
     return algorithms
 
 
 unvalidated.metadata = PassMetadata.model_construct(name="unvalidated", stage="plcement")
+
+
+@caught_by("test_metadata")
+@algorithm_pass(name="known_last")
+def misnamed(algorithms, event):
+    return passes.sort_to_back(algorithms, Known)
 
 
 @caught_by("test_total")

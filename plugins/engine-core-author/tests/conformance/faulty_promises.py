@@ -1,5 +1,6 @@
 """Algorithms that break a promise about metadata, match, State, generators, needs or `repr`: one fault each."""
 
+import importlib
 import itertools
 import random
 
@@ -10,18 +11,31 @@ from engine_core import Algorithm, AlgorithmMetadata, Event
 from engine_core.batch import Batches
 from engine_core.errors import ArgumentError
 
-from .subjects import AtItsEvents, AtLoss, Counting, OfAPair, OnTuples, caught_by
+from .subjects import AtItsEvents, AtLoss, Counting, OfAPair, OnTuples, caught_by, fault
 
+FOR_ANOTHER_HOOK_API = AlgorithmMetadata.model_construct(events=(Event.AFTER_LOSS,), writes=("loss",), hook_api=2)
+WITHOUT_THE_LOSS = AlgorithmMetadata(events=("after_loss",), writes=("outputs",))
+DRAWS = {
+    "DrawsFromTorch": lambda: torch.rand(()).item(),
+    "DrawsFromNumPy": lambda: importlib.import_module("numpy").random.rand(),  # noqa: PLW0108
+    "DrawsFromPython": random.random,
+}
 
-@caught_by("test_match_returns_bool")
-class ForgetsToReturn(AtLoss):
-    def match(self, event, state):
-        super().match(event, state)
-
-
-@caught_by("test_metadata")
-class OfAnotherHookAPI(AtLoss):
-    metadata = AlgorithmMetadata.model_construct(events=(Event.AFTER_LOSS,), writes=("loss",), hook_api=2)
+fault("test_metadata", "OfAnotherHookAPI", metadata=FOR_ANOTHER_HOOK_API)
+fault("test_writes_declared", "DeclaresLess", metadata=WITHOUT_THE_LOSS)
+fault("test_match_returns_bool", "ForgetsToReturn", match=lambda self, event, state: None)
+fault("test_match_only_declared_events", "AlwaysTrue", match=lambda self, event, state: True)
+fault(
+    "test_match_only_declared_events",
+    "Misspells",
+    match=lambda self, event, state: event in ("after_loss", "after_lss"),
+)
+fault("test_match_is_fast", "Slow", match=lambda self, event, state: sum(range(30_000)) > 0 and event == "after_loss")
+fault("test_repr", "ShowsItsAddress", __repr__=object.__repr__)
+fault("test_repr", "ShowsTooMuch", __repr__=lambda self: f"ShowsTooMuch({[*range(1000)]})")
+for name, draw in DRAWS.items():
+    with_noise = lambda self, state, draw=draw: 1 + 0.1 * draw()  # noqa: E731
+    fault("test_no_global_random_draw", name, also=["test_two_ranks"], factor=with_noise)
 
 
 @caught_by("test_match_is_pure")
@@ -38,29 +52,6 @@ class WritesInMatch(AtLoss):
     def match(self, event, state):
         state.metrics = {**state.metrics, "asked": state.metrics.get("asked", 0) + 1}
         return super().match(event, state)
-
-
-@caught_by("test_match_only_declared_events")
-class AlwaysTrue(AtLoss):
-    def match(self, event, state):
-        return True
-
-
-@caught_by("test_match_only_declared_events")
-class MisspellsAnEvent(AtLoss):
-    def match(self, event, state):
-        return event in {"after_loss", "after_lss"}
-
-
-@caught_by("test_match_is_fast")
-class SlowToAnswer(AtLoss):
-    def match(self, event, state):
-        return sum(range(30_000)) > 0 and super().match(event, state)
-
-
-@caught_by("test_writes_declared")
-class DeclaresLess(AtLoss):
-    metadata = AlgorithmMetadata(events=("after_loss",), writes=("outputs",))
 
 
 @caught_by("test_writes_declared")
@@ -117,26 +108,6 @@ class RestoresAfterBatchesOnly(Algorithm):
             bias.copy_(self.trained)
 
 
-@caught_by("test_no_global_random_draw", also=["test_two_ranks"])
-class DrawsFromTorch(AtLoss):
-    def factor(self, state):
-        return 1 + 0.1 * torch.rand(()).item()
-
-
-@caught_by("test_no_global_random_draw", also=["test_two_ranks"])
-class DrawsFromNumPy(AtLoss):
-    def factor(self, state):
-        import numpy as np  # noqa: PLC0415  it need not be there for the other tests
-
-        return 1 + 0.1 * np.random.rand()
-
-
-@caught_by("test_no_global_random_draw", also=["test_two_ranks"])
-class DrawsFromPython(AtLoss):
-    def factor(self, state):
-        return 1 + 0.1 * random.random()
-
-
 @caught_by("test_no_global_random_draw")
 class SeedsTheGlobalGenerator(AtLoss):
     def validate(self, state):
@@ -149,11 +120,6 @@ class TakesNaN(AtLoss):
         if scale <= 0:
             raise ArgumentError(f"scale={scale!r} has to be positive")
         self.scale = scale
-
-
-@caught_by("test_repr")
-class ShowsItsAddress(AtLoss):
-    __repr__ = object.__repr__
 
 
 @caught_by("test_repr")
@@ -174,12 +140,6 @@ class ShowsItsNumber(AtLoss):
 
     def __repr__(self):
         return f"ShowsItsNumber({self.number})"
-
-
-@caught_by("test_repr")
-class ShowsTooMuch(AtLoss):
-    def __repr__(self):
-        return f"ShowsTooMuch({[*range(1000)]})"
 
 
 @caught_by("test_repr")

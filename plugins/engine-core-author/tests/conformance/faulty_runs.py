@@ -5,7 +5,17 @@ from torch.nn import functional as F
 
 from engine_core import AlgorithmMetadata, Callback, Event
 
-from .subjects import AtItsEvents, AtLoss, Counting, OfAPair, OnTuples, caught_by
+from .subjects import AtItsEvents, AtLoss, Counting, OfAPair, OnTuples, caught_by, fault
+
+fault("test_batches", "NeedsTuples", base=OfAPair, validate=lambda self, state: None)
+fault(
+    "test_order_independent", "SquaresTheLoss", also=["test_two_ranks"], factor=lambda self, state: state.loss.detach()
+)
+fault(
+    "test_two_ranks",
+    "LetsOneRankAskForTheSum",  # the others never answer
+    factor=lambda self, state: 0.5 if state.rank or not state.ranks.sum(1) else 0.4,
+)
 
 
 @caught_by("test_state_dict")
@@ -80,12 +90,6 @@ class KeepsTheFirstModel(Counting):
 
 
 @caught_by("test_batches")
-class NeedsTuples(OfAPair):
-    def validate(self, state):
-        pass
-
-
-@caught_by("test_batches")
 class PassesDictsOver(OfAPair):
     def match(self, event, state):
         return isinstance(state.batch, (tuple, list)) and super().match(event, state)
@@ -133,12 +137,6 @@ class MixesFormats(AtItsEvents):
 
     def apply(self, event, state, logger):
         state.outputs = state.outputs @ torch.eye(state.outputs.shape[1])
-
-
-@caught_by("test_order_independent", also=["test_two_ranks"])
-class SquaresTheLoss(AtLoss):
-    def factor(self, state):
-        return state.loss.detach()
 
 
 @caught_by("test_compile")
@@ -192,14 +190,6 @@ class DividesByAMeanOfMeans(AtLoss):
     def factor(self, state):
         means = state.ranks.table([state.outputs.detach().abs().mean().item()])
         return 1 / (1 + sum(mean for (mean,) in means) / state.world_size)
-
-
-@caught_by("test_two_ranks")
-class LetsOneRankAskForTheSum(AtLoss):
-    """The others never answer."""
-
-    def factor(self, state):
-        return 0.5 if state.rank or not state.ranks.sum(1) else 0.4
 
 
 @caught_by("test_two_ranks")

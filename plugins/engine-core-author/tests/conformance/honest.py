@@ -122,10 +122,4 @@ class SoftRectifiers(AtItsEvents):
         return True
 
 
-HONEST = [
-    SoftRectifiers,
-    SmoothTargets,
-    ScaleGradients,
-    NoisyLoss,
-    CountEvents,
-]
+HONEST = [SoftRectifiers, SmoothTargets, ScaleGradients, NoisyLoss, CountEvents]
