@@ -70,7 +70,9 @@ OF_PARTS_WITHOUT_TORCH = ["plugins/engine-core-report/tests", *(
     f"plugins/engine-core-author/tests/test_{name}.py" for name in ("author_imports", "doctor*", "plugins_new*")
 )]  # fmt: skip
 OF_PARTS_AT_FLOORS = ["plugins/engine-core-report/tests", *(
-    f"plugins/engine-core-study/tests/test_{name}.py" for name in ("statistics", "study_costs", "study_file", "study_runs")
+    f"plugins/engine-core-study/tests/test_{name}.py" for name in (
+        "statistics", "study_costs", "study_file", "study_runs",
+    )
 ), *(
     f"plugins/engine-core-author/tests/test_{name}*.py" for name in ("audit", "conformance", "doctor_", "plugins_new")
 )]  # fmt: skip
