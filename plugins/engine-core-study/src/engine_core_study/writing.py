@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from engine_core.messages import escaped, table_in_html
+from engine_core.messages import escaped, plural, table_in_html
 
 Content = Mapping[str, Any]
+_WIDE = 110
+_KEPT_WHOLE = (1, 3, 4)
+"""The columns of a mean, of seconds and of row passes."""
+_BRACKETS = re.compile(r" \(.*?\)")
 
 
 def tables_of(content: Content) -> Iterator[tuple[str, list[str], list[list[str]]]]:
@@ -22,7 +27,7 @@ def tables_of(content: Content) -> Iterator[tuple[str, list[str], list[list[str]
     tuned = any(arm["settings_tried"] for arm in content["arms"])
     for name in content["report"]:
         better = "lower" if content["lower_is_better"].get(name) else "higher"
-        header = ["arm", "seeds", "mean", "sd", f"against {content['baseline']}", unit, "row passes"]
+        header = ["arm", "mean (sd)", f"against {content['baseline']}", unit, "row passes"]
         header += [f"to reach {content['target'][name]:g}"] if name in content["target"] else []
         header += ["chosen setting"] if tuned else []
         rows = [list(_row(arm, name, content, with_target=has_target, tuned=tuned)) for arm in content["arms"]]
@@ -32,9 +37,7 @@ def tables_of(content: Content) -> Iterator[tuple[str, list[str], list[list[str]
 def _row(arm: Content, name: str, content: Content, *, with_target: bool, tuned: bool) -> Iterator[str]:
     value, cost = arm["values"][name], arm["cost"]
     yield arm["name"]
-    yield str(value["n"])
-    yield figure(value["mean"])
-    yield figure(value["sd"], 2)
+    yield _mean(value, len(content["seeds"]))
     yield value["difference"]["words"] if value["difference"] else ""
     yield _seconds(cost)
     yield _passes(arm, content)
@@ -44,14 +47,22 @@ def _row(arm: Content, name: str, content: Content, *, with_target: bool, tuned:
         yield f"{arm['setting']} (of {arm['settings_tried']})" if arm["settings_tried"] else "not tuned"
 
 
+def _mean(value: Content, seeds: int) -> str:
+    """Return mean and standard deviation, and how many seeds have a value, if not all have."""
+    if not value["n"]:
+        return ""
+    spread = "" if value["sd"] is None else f" ({figure(value['sd'], 2)})"
+    some = "" if value["n"] == seeds else f", {value['n']} of {seeds} seeds"
+    return f"{figure(value['mean'])}{spread}{some}"
+
+
 def _seconds(cost: Content) -> str:
     """Return the mean seconds of the baseline, or the ratio to it with its range."""
     ratio = cost["ratio"]
     if ratio is None:
         return "" if cost["seconds"] is None else f"{cost['seconds']:.3g}"
-    near = "" if ratio["adjacent"] else ", not side by side"
-    spread = f" ({ratio['low']:.2f} to {ratio['high']:.2f}{near})" if ratio["n"] > 1 else near
-    return f"x {ratio['median']:.2f}{spread}"
+    spread = f" ({ratio['low']:.2f} to {ratio['high']:.2f})" if ratio["n"] > 1 else ""
+    return f"{'' if ratio['adjacent'] else '~ '}x {ratio['median']:.2f}{spread}"
 
 
 def _passes(arm: Content, content: Content) -> str:
@@ -70,19 +81,20 @@ def _reached(costs: Content) -> str:
 
 def figure(value: float | None, digits: int = 4) -> str:
     """Return a number as a table shows it."""
-    return "" if value is None else f"{value:.{digits}g}"
+    return "" if value is None else f"{value:#.{digits}g}"
 
 
 def to_terminal(content: Content, width: int) -> str:
-    """Return the tables and notes for a terminal."""
+    """Return the tables and notes for a terminal; a narrow one shows no deviations and ranges (in brackets)."""
     out = io.StringIO()
     console = Console(file=out, width=max(width, 60), highlight=False, markup=False, no_color=True)
     for title, header, rows in tables_of(content):
         table = Table(title=title, title_justify="left", box=None, pad_edge=False, title_style="bold")
-        for index, head in enumerate(header):
-            table.add_column(head, overflow="fold", no_wrap=index == 0 and len(head) < width // 3)
+        for place, head in enumerate(header):
+            table.add_column(head, overflow="fold", no_wrap=place in _KEPT_WHOLE)
         for row in rows:
-            table.add_row(*map(escaped, row))
+            short = [_BRACKETS.sub("", cell) if place in _KEPT_WHOLE else cell for place, cell in enumerate(row)]
+            table.add_row(*map(escaped, row if width >= _WIDE else short))
         console.print(table)
         console.print()
     for note in notes_of(content):
@@ -94,9 +106,13 @@ def notes_of(content: Content) -> list[str]:
     """Return the notes: how to read the table, and of what it is."""
     arms = len(content["arms"]) - 1
     holm = f", corrected for {arms} arms (Holm)" if arms > 1 else ""
-    first = f"differences are paired by seed, with 95 % intervals (t); a gain or loss has p < 0.05{holm}"
-    unit = content["units"]["seconds"]
-    second = f"{unit}: of training, as the median ratio of runs side by side; row passes: forward 1, backward 2"
+    seeds = plural(len(content["seeds"]), "seed", "seeds")
+    first = f"{seeds}; differences are paired by seed, with 95 % intervals (t); a gain or loss has p < 0.05{holm}"
+    unit, beside = content["units"]["seconds"], "of runs side by side"
+    ratios = [arm["cost"]["ratio"] for arm in content["arms"] if arm["cost"]["ratio"]]
+    if not all(ratio["adjacent"] for ratio in ratios):
+        beside += ", ~ of runs of a seed that were not all side by side"
+    second = f"{unit}: of training, as the median ratio {beside}; row passes: forward 1, backward 2"
     names = ("engine-core", "torch")
     versions = ", ".join(f"{name} {content['versions'][name]}" for name in names if content["versions"].get(name))
     where = ", ".join(filter(None, [*content["devices"], versions, content["written"][:10]]))
