@@ -5,7 +5,7 @@ import os
 from concurrent.futures import ProcessPoolExecutor
 
 
-def four():
+def four() -> ProcessPoolExecutor:
     """Return the executor; each run trains with one thread."""
     os.environ["OMP_NUM_THREADS"] = "1"
     return ProcessPoolExecutor(4, mp_context=multiprocessing.get_context("spawn"))

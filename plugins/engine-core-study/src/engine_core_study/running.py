@@ -70,7 +70,8 @@ class Study:
 
     def run(self, pool: Pool) -> None:
         """Train what is missing, first what chooses settings."""
-        (self.folder / STOP).unlink(missing_ok=True)
+        with suppress(OSError):
+            (self.folder / STOP).unlink()
         self._run(tuning_jobs(self.design), pool)
         self._run(reported_jobs(self.design, self.chosen()), pool)
 
