@@ -2,4 +2,5 @@
 
 from .cli import main
 
-main(prog_name="engine-core")
+if __name__ == "__main__":  # workers of MPI import what the first process runs
+    main(prog_name="engine-core")

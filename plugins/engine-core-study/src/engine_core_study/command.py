@@ -19,7 +19,7 @@ from .design import Design
 from .file import is_study, read_study, short_study
 from .folder import StudyResults, StudyRun, read_results
 from .progress import Screen
-from .running import Pool, find_executor, processes
+from .running import Workers, executor_of, processes
 
 FOLDER = Path("studies")
 
@@ -39,7 +39,7 @@ FOLDER = Path("studies")
 @click.option("--leave-one-out", is_flag=True, help="An arm without each of the config's algorithms.")
 @click.option("--seeds", type=click.IntRange(1), help="How many seeds each arm trains with; default: 5.")
 @click.option("--out", type=GivenPath(), help="The study's folder; default: studies/ and the file's name.")
-@click.option("--jobs", type=click.IntRange(1), help="How many runs train at once here, one thread or one GPU each.")
+@click.option("--jobs", type=click.IntRange(1), help="How many runs train at once: here, with one thread or GPU each.")
 @click.option("--executor", metavar="MODULE:CALLABLE", help="Train on the executor that this makes, as of Dask or MPI.")
 @click.option("--plan", is_flag=True, help="Print the runs, their order and the estimated time, and train nothing.")
 @click.option("--markdown", "form", flag_value="markdown", help="Print the tables as Markdown.")
@@ -61,9 +61,9 @@ def study(context: click.Context, /, what: Path | None, **given: Any) -> None:
         click.echo(read_results(what).shown(form, shutil.get_terminal_size().columns), nl=False)
         return
     path = what or find_example(given["example"])
-    if given["jobs"] is not None and given["executor"] is not None:
-        raise click.UsageError("give either --jobs or --executor: the executor decides how many runs train at once")
     design = _design(path, given)
+    if given["executor"] is not None and given["jobs"] is None and design.budget_s is not None:
+        raise click.UsageError("the study has a budget: say how many runs the executor may have at once (--jobs N)")
     run = StudyRun(design, given["out"] or FOLDER / path.stem)
     if given["plan"]:
         click.echo("\n".join(map(escaped, run.plan(given["jobs"] or 1))))
@@ -102,8 +102,8 @@ def _run(run: StudyRun, given: dict[str, Any]) -> tuple[StudyResults, int]:
                 results = run.train(pool, screen.told)
         else:
             import_beside(Path(run.design.base))
-            with find_executor(given["executor"], _target) as executor:
-                results = run.train(Pool(executor, sys.maxsize), screen.told)
+            with executor_of(given["executor"], _target) as executor:
+                results = run.train(Workers(executor, given["jobs"] or sys.maxsize), screen.told)
     return results, 1 if results.has_failed else 75 if run.left_out else 0
 
 

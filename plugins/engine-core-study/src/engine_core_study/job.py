@@ -25,7 +25,7 @@ from engine_core.results import Results
 from engine_core.run import Run, try_config
 
 from .design import Job
-from .record import Record, write_record
+from .record import STOP, Record, write_record
 
 
 class Measuring(Callback):
@@ -166,10 +166,10 @@ def train_job(job: Job, folder: Path | str, threads: int | None = None) -> Recor
     place, listeners = Path(folder, job.folder), list[Measuring]()
     record = replace(Record.of(job), began=time.time())
     try:
-        values, lower, clock = _train(job, place, listeners)
+        values, lower, clock = _train(job, Path(folder), listeners)
     except KeyboardInterrupt:
         ended = replace(record, status="interrupted", error="interrupted")
-    except Exception as error:  # noqa: BLE001  a row of the table, and the study continues
+    except (Exception, SystemExit) as error:  # noqa: BLE001  a row of the table, and the study continues
         ended = replace(record, error=_told(error), **_measured(listeners))
     else:
         ended = replace(record, status="finished", values=values, lower=lower, **_measured(listeners), **clock)
@@ -180,7 +180,7 @@ def train_job(job: Job, folder: Path | str, threads: int | None = None) -> Recor
     return ended
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     return str(error) if isinstance(error, EngineError) else cause_of(error)
 
 
@@ -194,21 +194,28 @@ def _measured(listeners: list[Measuring]) -> dict[str, Any]:
     return {**{name: getattr(measuring, name) for name in names}, "backward_rows": rows, "data": tuple(measuring.data)}
 
 
-def _train(job: Job, place: Path, listeners: list[Measuring]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+def _train(job: Job, folder: Path, listeners: list[Measuring]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Return the values, which of them are better lower, and how far the run went.
 
     Args:
+        folder: of the study.
         listeners: receives what measures the run, once it is made.
     """
+    stopping = _EndingWithStudy(folder / STOP)
+    stopping.check()
     with warnings.catch_warnings():
-        trainer = _made_and_trained(job, listeners) if job.make else _trained_by_core(job, place, listeners)
+        trainer = (
+            _made_and_trained(job, listeners)
+            if job.make
+            else _trained_by_core(job, folder / job.folder, listeners, stopping)
+        )
     results, now = trainer.state.results, trainer.state.timestamp
     values = {name: _number(results.last.get(name)) for name in job.values}
     lower = {name: results.is_lower_better(name) for name in job.values}
     return values, lower, {"samples": now.sample, "tokens": now.token, "batches": now.batch}
 
 
-def _trained_by_core(job: Job, place: Path, listeners: list[Measuring]) -> Any:
+def _trained_by_core(job: Job, place: Path, listeners: list[Measuring], stopping: _EndingWithStudy) -> Any:
     """Train what a config describes in the run's folder, or resume it there; return the Trainer."""
     import_beside(Path(job.base))
     # By the config, so that a resumed run counts on, and sees the weights before an algorithm changes the model.
@@ -217,12 +224,15 @@ def _trained_by_core(job: Job, place: Path, listeners: list[Measuring]) -> Any:
     run = Run(check_config({**job.config, "callbacks": callbacks, "trainer": settings}, job.base), place)
     listeners += [each for each in run.trainer.state.callbacks if isinstance(each, Measuring)]
     run.trainer.engine.host.register(_Fingerprint(*listeners))
+    run.trainer.state.callbacks.append(stopping)
     try:
         ending = run.train()
     except BaseException as error:
         run.reporter.end_with(run.end(error))
         raise
     run.reporter.end_with(ending)
+    if ending.status == "paused":
+        stopping.check()
     if ending.status != "finished":
         raise ArgumentError(f"the run {ending.status} at batch {ending.batch}, before its end: {ending.why}")
     if ending.lost:
@@ -243,6 +253,29 @@ def _made_and_trained(job: Job, listeners: list[Measuring]) -> Any:
         if trainer.state.evaluators:
             trainer.eval()
     return trainer
+
+
+class _EndingWithStudy(Callback):
+    """Pauses a run once the study was interrupted, which may be on another machine: a file says so.
+
+    Args:
+        file: which it is.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file, self._looks_s = file, 0.0
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt if the file is there."""
+        if self._file.exists():
+            raise KeyboardInterrupt
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        """Look for the file, at most once a second."""
+        if time.monotonic() >= self._looks_s:
+            self._looks_s = time.monotonic() + 1
+            if self._file.exists():
+                state.pause_training("the study was interrupted")
 
 
 class _Fingerprint:

@@ -14,6 +14,8 @@ from .design import Job
 
 RECORD = "study-run.json"
 """The file in a run's folder that says how it ended and what it cost; it is there once the run has finished."""
+STOP = "stop"
+"""The file in a study's folder that lets its runs, wherever they train, save and end; Ctrl-C leaves it there."""
 SCHEMA = 1
 
 

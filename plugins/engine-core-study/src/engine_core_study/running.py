@@ -9,8 +9,8 @@ import queue
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,9 @@ from engine_core.errors import ArgumentError, EngineError
 from engine_core.messages import cause_of
 
 from .design import Design, Job, reported_jobs, tuning_jobs
-from .record import Record, read_record, write_record
+from .record import STOP, Record, read_record, write_record
 
+_IMPORTED_BY = os.getpid()
 OUTPUT = "output.txt"
 """What a run prints goes to this file in its folder."""
 
@@ -35,7 +36,6 @@ class Study:
     def __init__(self, design: Design, folder: Path, tell: Callable[[Job | Record], object] = lambda _: None) -> None:
         self.design, self.folder, self._tell = design, folder, tell
         self.left_out: list[Job] = []
-        self.failed: dict[str, Record] = {}
 
     def records(self, jobs: Iterable[Job]) -> dict[str, Record]:
         """Return what is known of these runs, by folder."""
@@ -70,6 +70,8 @@ class Study:
 
     def run(self, pool: Pool) -> None:
         """Train what is missing, first what chooses settings."""
+        with suppress(OSError):
+            (self.folder / STOP).unlink()
         self._run(tuning_jobs(self.design), pool)
         self._run(reported_jobs(self.design, self.chosen()), pool)
 
@@ -92,21 +94,23 @@ class Study:
                 for future in ended:
                     self._tell(self._record_of(future, running.pop(future)))
         except BaseException:
+            with suppress(OSError):
+                (self.folder / STOP).touch()
             for future in running:
                 future.cancel()
             raise
 
     def _record_of(self, future: Future[Record], job: Job) -> Record:
         """Return the record of a run, and write it for one that could not do that itself."""
-        try:
-            return future.result()
-        except ProcessEndedError as error:
-            what = str(error)
-        except Exception as error:  # noqa: BLE001  of the executor
-            what = f"the executor failed: {type(error).__name__}: {error}"
-        record = replace(Record.of(job), error=f"{what}; the same command resumes it")
-        with suppress(OSError):  # then it is missing, which the table says too
-            write_record(record, self.folder / job.folder)
+        if error := CancelledError() if future.cancelled() else future.exception():
+            known = isinstance(error, ProcessEndedError)
+            what = str(error) if known else f"the executor failed: {cause_of(error)}"
+            record = replace(Record.of(job), error=f"{what}; the same command resumes it")
+        else:
+            record = future.result()
+        if error or read_record(job, self.folder) is None:
+            with suppress(OSError):  # then it is missing, which the table says too
+                write_record(record, self.folder / job.folder)
         return record
 
     def _fits(self, job: Job, pool: Pool) -> bool:
@@ -128,7 +132,7 @@ def expected(job: Job, known: Iterable[Record]) -> float | None:
 
 
 class Pool:
-    """Trains runs on an executor.
+    """Trains runs where an executor runs what is submitted, in its own process.
 
     Args:
         width: how many to submit at once.
@@ -139,10 +143,10 @@ class Pool:
 
     def submit(self, job: Job, folder: Path) -> Future[Record]:
         """Begin to train a run."""
-        return self._executor.submit(_train_elsewhere, job, folder.absolute())
+        return self._executor.submit(_train, job, folder.absolute())
 
 
-def _train_elsewhere(job: Job, folder: Path) -> Record:
+def _train(job: Job, folder: Path) -> Record:
     from .job import train_job  # noqa: PLC0415  it needs torch, and what submits it does not
 
     return train_job(job, folder)
@@ -169,6 +173,35 @@ class _Processes(Pool):
             return record
         finally:
             self._slots.put(slot)
+
+
+class Workers(Pool):
+    """Trains runs on an executor, each in a process of its own there.
+
+    What the executor runs it in may be one of several threads, or a process that has trained before.
+    """
+
+    def submit(self, job: Job, folder: Path) -> Future[Record]:
+        """Begin to train a run; what the executor raises is in the future."""
+        future: Any
+        try:
+            future = self._executor.submit(_train_elsewhere, job, folder.absolute(), Path.cwd())
+        except Exception as error:  # noqa: BLE001  as if the run had failed
+            future = Future[Record]()
+            future.set_exception(error)
+        if not isinstance(future, Future):
+            found = f"{type(future).__module__}.{type(future).__qualname__}"
+            raise ArgumentError(f"the executor's submit has to return a concurrent.futures.Future, not a {found}")
+        return future
+
+
+def _train_elsewhere(job: Job, folder: Path, here: Path) -> Record:
+    # Dask's workers are daemonic, and such processes must not have children, which may outlive them: these don't.
+    multiprocessing.current_process().daemon = False
+    is_forked = os.getpid() != _IMPORTED_BY  # from the study, whose server for forks does not serve it
+    made = multiprocessing.get_context("spawn") if is_forked else context()
+    record: Record = in_process(made, _train_here, job, folder, None, 0, here)
+    return record
 
 
 @contextmanager
@@ -234,38 +267,65 @@ def _end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _train_here(job: Job, folder: Path, threads: int | None, slot: int) -> Record:
-    """Train in this process, whose output goes to a file; of several GPUs each slot has its own."""
+def _train_here(job: Job, folder: Path, threads: int | None, slot: int, here: Path | None = None) -> Record:
+    """Train in this process, whose output goes to a file; of several GPUs each slot has its own.
+
+    Args:
+        here: the study's current folder, to which paths in a config are relative; None: that of this process too.
+    """
     import torch  # noqa: PLC0415  as above
 
     from .job import train_job  # noqa: PLC0415
 
     place = folder / job.folder
     try:
+        os.chdir(here or ".")
         place.mkdir(parents=True, exist_ok=True)
         file = os.open(place / OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     except OSError as error:
         return replace(Record.of(job), error=f"its folder can't be written to: {error}")
+    _wait_for_others(file)
+    if (ended := read_record(job, folder)) is not None and ended.status == "finished":
+        return ended
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os.dup2(file, 1)
     os.dup2(file, 2)
-    os.close(file)
     if threads is not None and torch.cuda.is_available() and torch.cuda.device_count() > 1:
         torch.cuda.set_device(slot % torch.cuda.device_count())
     return train_job(job, folder, threads)
 
 
-def find_executor(target: str, find: Callable[[str], Any]) -> Executor:
-    """Return the executor that `module:callable` makes.
+def _wait_for_others(file: int) -> None:
+    """Wait until no other process has this file locked, and lock it for as long as this process lives.
+
+    If a study was killed, its executor may still train a run that the same command submits again.
+    """
+    if sys.platform != "win32":
+        import fcntl  # noqa: PLC0415  Windows has none
+
+        with suppress(OSError):  # a file system without locks
+            fcntl.lockf(file, fcntl.LOCK_EX)
+
+
+@contextmanager
+def executor_of(target: str, find: Callable[[str], Any]) -> Iterator[Executor]:
+    """Provide the executor that `module:callable` returns, or that its context manager gives, and end it afterwards.
 
     Raises:
-        ArgumentError: (a ValueError) if it makes something else.
+        ArgumentError: (a ValueError) if it is something else.
     """
     made = find(target)()
-    if not isinstance(made, Executor) and not callable(getattr(made, "submit", None)):
-        raise ArgumentError(f"--executor {target}: has to return a concurrent.futures.Executor, not {made!r:.100}")
-    return made  # type: ignore[no-any-return]
+    if not isinstance(made, AbstractContextManager):
+        raise _not_an_executor(target, made)
+    with made as executor:
+        if not isinstance(executor, Executor):
+            raise _not_an_executor(target, executor)
+        yield executor
+
+
+def _not_an_executor(target: str, made: object) -> ArgumentError:
+    return ArgumentError(f"--executor {target}: has to return a concurrent.futures.Executor, not {made!r:.100}")
 
 
 def check_jobs(design: Design, folder: Path, tell: Callable[[str], object] = lambda _: None) -> dict[str, bool | None]:
