@@ -1,7 +1,7 @@
 """Batches in any container of tensors: their items, and what a row of them is. Needs no torch."""
 
 from .batches import Batches, count_rows, take_rows
-from .items import BatchKey, ItemSwap, get_item, leaves_of, map_batch, move_batch, set_item
+from .items import BatchKey, ItemSwap, get_item, is_record, items_of, leaves_of, map_batch, move_batch, set_item
 
 __all__ = [
     "BatchKey",
@@ -9,6 +9,8 @@ __all__ = [
     "ItemSwap",
     "count_rows",
     "get_item",
+    "is_record",
+    "items_of",
     "leaves_of",
     "map_batch",
     "move_batch",

@@ -12,6 +12,7 @@ from .adapter import (
     scale_gradients,
     target_keys,
 )
+from .advice import InPlace
 from .evaluation import keep_modules, without_trace
 from .loop import (
     Loop,
@@ -32,6 +33,7 @@ from .step import backward_with_first_graph
 __all__ = [
     "Accumulated",
     "BegunEvaluation",
+    "InPlace",
     "LogitsLoss",
     "Loop",
     "Patched",

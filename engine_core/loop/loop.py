@@ -301,7 +301,6 @@ class Loop(StepMoments, EvaluationMoments):
             self.begin_fit(closure)
         if self._loaded is not None:
             self._put_back(self._loaded)
-        self.engine.warn_of_in_place_changes()
         self.fire("fit_start")
 
     def fit_end(self) -> None:

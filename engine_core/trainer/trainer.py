@@ -13,7 +13,7 @@ from ..batch import Batches
 from ..engine import refuse_to_copy
 from ..errors import ArgumentError, ClosedEngineError, DurationWarning
 from ..logger import Logger
-from ..loop import Loop, Phase, check_batches
+from ..loop import InPlace, Loop, Phase, check_batches
 from ..messages import warn
 from ..needs import EVERYTHING, FSDP_OFFERS
 from ..objective import Objective, check_loss_fn, check_objective, check_own_objective
@@ -158,7 +158,7 @@ class Trainer:
             train_dataloader=train_dataloader,
             evaluators=as_loaders(eval_dataloader),
             algorithms=as_plugins("algorithms", algorithms, "algorithms"),
-            callbacks=callbacks,
+            callbacks=[*callbacks, InPlace()],
             batches=check_batches(batches),
             objective=objective,  # type: ignore[arg-type]  # None is made from loss_fn
             loss_fn=check_loss_fn(loss_fn),
