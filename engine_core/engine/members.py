@@ -14,7 +14,6 @@ from ..errors import (
     ArgumentError,
     ArgumentTypeError,
     EngineError,
-    IdleAlgorithmWarning,
     OrderError,
     OrderWarning,
     PluginError,
@@ -25,12 +24,11 @@ from ..errors import (
     nearest,
 )
 from ..event import Event, events_between
-from ..messages import join_words, warn
+from ..messages import join_words
 from ..metadata import ORDERING
 from ..needs import Offers
 from ..passes import Member, PassList, declared_edges, referred, stable_sort, table_of
 from ..registry import Registry, check_plugin, display_name
-from ..state import State
 
 _CALLED = {"algorithms": "algorithm", "callbacks": "callback", "loggers": "logger destination"}
 
@@ -362,24 +360,3 @@ def _behind(present: Sequence[Member], event: Event) -> dict[str, set[str]]:
             if between in later:
                 later.update(beyond)
     return behind
-
-
-def warn_of_idle(members: Sequence[Member], state: State) -> None:
-    """Warn of algorithms that were asked in a training that is over and never matched, each once."""
-    for member in members:
-        asked = {event.name: times for event, times in member.asked.items() if times}
-        if not member.never_matched or not asked:
-            continue
-        try:
-            if hasattr(member.algorithm, "may_rest") and member.algorithm.may_rest(state):
-                continue
-        except BaseException as error:
-            member.blame(error, "may_rest", Event.FIT_END)
-            raise
-        member.never_matched = False
-        times = sum(asked.values())
-        warn(
-            f"{member.title} was asked {times} {'time' if times == 1 else 'times'} at {join_words([*asked])} "
-            "and never matched; if that is as it should be, let its may_rest return True",
-            IdleAlgorithmWarning,
-        )

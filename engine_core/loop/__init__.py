@@ -12,7 +12,7 @@ from .adapter import (
     scale_gradients,
     target_keys,
 )
-from .advice import InPlace
+from .advice import Advice
 from .evaluation import keep_modules, without_trace
 from .loop import (
     Loop,
@@ -32,8 +32,8 @@ from .step import backward_with_first_graph
 
 __all__ = [
     "Accumulated",
+    "Advice",
     "BegunEvaluation",
-    "InPlace",
     "LogitsLoss",
     "Loop",
     "Patched",

@@ -17,17 +17,17 @@ BUDGET = {
     "checkpoint": 1510,
     "cli": 1000,
     "config": 1030,
-    "engine": 1710,
+    "engine": 1690,
     "examples": 130,
     "explain": 570,
     "loggers": 680,
-    "loop": 1555,
+    "loop": 1725,
     "objective": 1170,
     "parallel": 1190,
     "passes": 860,
     "registry": 850,
     "run": 1410,
-    "trainer": 4350,
+    "trainer": 4215,
 }
 FILES = 117
 TRAINERS = ("accelerate", "lightning", "transformers")

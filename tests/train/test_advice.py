@@ -1,4 +1,4 @@
-"""The callback that finds changes in place looks at first batches; then it hears no event."""
+"""The callback that warns of what a run does not mean looks at first batches; then it hears no event of a batch."""
 
 import inspect
 import warnings
@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from engine_core.errors import AuditWarning
+from engine_core.errors import AuditWarning, UntrainedParametersWarning
 from engine_core.loop import make_loop
 from engine_core.needs import EVERYTHING
 
@@ -20,15 +20,16 @@ def names(state):
     return [type(each).__name__ for each in state.callbacks]
 
 
-@pytest.mark.parametrize(("fits", "then"), [(("5ba",), []), (("1ba", "1ba", "2ba", "1ba"), ["InPlace"])])
-def test_after_two_batches_of_a_fit_nothing_is_heard(fits, then):
+@pytest.mark.parametrize(("fits", "then"), [(("5ba",), "FitAdvice"), (("1ba", "1ba", "2ba", "1ba"), "Advice")])
+def test_after_two_batches_of_a_fit_only_its_begin_and_its_end_are_heard(fits, then):
     with trainer(batches(*[8] * 6), max_duration="9ep") as made:
         for duration in fits:
             made.fit(duration)
-        assert names(made.state) == then
+        assert names(made.state) == [then]
         made.fit("4ba")
-        assert names(made.state) == []
+        assert names(made.state) == ["FitAdvice"]
         assert made.engine.unheard >= OF_A_BATCH
+        assert made.engine.unheard.isdisjoint({"fit_start", "fit_end"})
 
 
 def test_after_two_batches_an_algorithm_is_applied_by_the_engine_alone():
@@ -53,6 +54,15 @@ def test_a_fit_that_fails_in_its_first_batch_leaves_the_look_to_the_next():
             made.fit()
         with pytest.warns(AuditWarning, match="at AFTER_DATALOADER of batch 0"):
             made.fit()
+
+
+def test_a_later_fit_still_tells_of_what_no_optimizer_trains():
+    made = trainer(batches(*[8] * 4), max_duration="9ep")
+    made.fit("3ba")
+    assert names(made.state) == ["FitAdvice"]
+    made.state.model.late = nn.Linear(4, 3)
+    with made, pytest.warns(UntrainedParametersWarning, match="late.weight and late.bias"):
+        made.fit("1ba")
 
 
 def test_who_takes_all_callbacks_away_hears_nothing_and_breaks_nothing():
