@@ -91,7 +91,7 @@ def test_a_training_logs_and_decides_the_same(found, alone, way):
     for other in others:
         assert (other["logs"], other["callbacks"]) == (
             [],
-            ["TrainMetrics", "GradientNorm", "LossGuard", "EarlyStopper"],
+            ["TrainMetrics", "GradientNorm", "LossGuard", "EarlyStopper", "FitAdvice"],
         )
         assert (other["results"], other["weights"]) == (like(expected["results"]), like(expected["weights"]))
 
