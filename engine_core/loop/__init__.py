@@ -11,6 +11,7 @@ from .adapter import (
     patched,
     scale_gradients,
 )
+from .advice import Advice
 from .evaluation import keep_modules, without_trace
 from .loop import (
     Loop,
@@ -30,6 +31,7 @@ from .step import backward_with_first_graph
 
 __all__ = [
     "Accumulated",
+    "Advice",
     "BegunEvaluation",
     "Loop",
     "Patched",
