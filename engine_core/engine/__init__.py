@@ -2,7 +2,7 @@
 
 from .engine import Engine
 from .host import Host, listeners_of, misspelt_hooks, refuse_to_copy
-from .members import admit, problems_of
+from .members import admit, problems_of, warn_of_idle
 from .pipeline import is_bool
 
 __all__ = [
@@ -14,4 +14,5 @@ __all__ = [
     "misspelt_hooks",
     "problems_of",
     "refuse_to_copy",
+    "warn_of_idle",
 ]

@@ -17,6 +17,7 @@ from ..registry import Registry
 from ..state import ObservedList, SpanRecorder, State
 from .dispatch import Dispatch, call_directly, call_hook, spanning, surrounding, with_algorithms
 from .host import Adapter, Host, Life, check_listeners, listen, listeners_of, refuse_to_copy, watchers_of
+from .in_place import InPlace
 from .members import admit, check_combination, overrides
 from .pipeline import OpenPairs, Pipeline
 
@@ -58,7 +59,7 @@ class Engine:
         self._adapters: list[Adapter] = []
         self._pipelines: dict[Event, Pipeline] = {}
         self._profiler: SpanRecorder | None = None
-        self._pairs = OpenPairs()
+        self._pairs, self._in_place = OpenPairs(), InPlace()
         self._started = self._closed = False
         self._life = Life(state, logger)
         self._algorithms, self._callbacks, self._destinations = (ObservedList[Any]() for _ in range(3))
@@ -110,6 +111,11 @@ class Engine:
     def name_who_ran(self, error: BaseException) -> None:
         """Note on `error`, which a model or its loss raised, which algorithms had run in that batch."""
         self._pairs.name_who_ran(error, self.state)
+
+    def warn_of_in_place_changes(self) -> None:
+        """In the next two batches, warn of algorithms that change the loader's tensors in place."""
+        self.refresh()
+        self._in_place.begin(self.state, self._pipelines.values())
 
     def register_pass(self, algorithm_pass: AlgorithmPass, index: int = -1) -> None:
         """Add a pass of your own; -1 appends, any other index is an insertion point."""

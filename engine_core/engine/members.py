@@ -12,6 +12,7 @@ from ..errors import (
     ArgumentError,
     ArgumentTypeError,
     EngineError,
+    IdleAlgorithmWarning,
     OrderError,
     PluginError,
     UnsupportedError,
@@ -19,10 +20,11 @@ from ..errors import (
     suggestion,
 )
 from ..event import Event
-from ..messages import join_words
+from ..messages import join_words, warn
 from ..needs import Offers
 from ..passes import Member, declared_edges, referred, stable_sort
 from ..registry import Registry, check_plugin, display_name
+from ..state import State
 
 _CALLED = {"algorithms": "algorithm", "callbacks": "callback", "loggers": "logger destination"}
 
@@ -185,3 +187,24 @@ def _needs_of_algorithm(member: Member, offers: Offers) -> list[str]:
 def _title(member: Member) -> str:
     origin = "" if member.origin is None else f" of {member.origin}"
     return f"{member.registered!r} ({member.name}{origin})"
+
+
+def warn_of_idle(members: Sequence[Member], state: State) -> None:
+    """Warn of algorithms that were asked in a training that is over and never matched, each once."""
+    for member in members:
+        asked = {event.name: times for event, times in member.asked.items() if times}
+        if not member.never_matched or not asked:
+            continue
+        try:
+            if hasattr(member.algorithm, "may_rest") and member.algorithm.may_rest(state):
+                continue
+        except BaseException as error:
+            member.blame(error, "may_rest", Event.FIT_END)
+            raise
+        member.never_matched = False
+        times = sum(asked.values())
+        warn(
+            f"{member.title} was asked {times} {'time' if times == 1 else 'times'} at {join_words([*asked])} "
+            "and never matched; if that is as it should be, let its may_rest return True",
+            IdleAlgorithmWarning,
+        )

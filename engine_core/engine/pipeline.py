@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, TypeAlias
@@ -189,6 +189,8 @@ class Pipeline:
         self._watchers = watchers
         self._remembers = passes.is_pure(event)
         self._plans: dict[tuple[Member, ...], list[tuple[Any, str, Trace]]] = {}
+        self._other_plans: dict[tuple[Member, ...], list[tuple[Any, str, Trace]]] = {}
+        self._around: Callable[[Member], Any] | None = None
 
     def run_alone(self) -> Traces:
         """Run without other listeners."""
@@ -236,11 +238,14 @@ class Pipeline:
         plan: list[tuple[Any, str, Trace]] = []
         for member in matched:
             member.never_matched = False
-        ordered = self._passes.order(matched, self.event)
-        for place, member in enumerate(name_members(ordered, self._known, self._passes.registry)):
-            self._named[member.name] = member
-            trace = Trace(member.name, self.event, None, place, True)
-            plan.append((self._actor(member), f"{member.name}/{self.event.name}", trace))
+        if (other := self._other_plans.get(matched)) is not None:  # its order was warned about, if at all
+            plan = [(self._actor(self._named[trace.name]), name, trace) for _, name, trace in other]
+        else:
+            ordered = self._passes.order(matched, self.event)
+            for place, member in enumerate(name_members(ordered, self._known, self._passes.registry)):
+                self._named[member.name] = member
+                trace = Trace(member.name, self.event, None, place, True)
+                plan.append((self._actor(member), f"{member.name}/{self.event.name}", trace))
         if self._remembers:
             if len(self._plans) >= REMEMBERED:
                 self._plans.clear()
@@ -250,6 +255,12 @@ class Pipeline:
     def link_pairs(self, pairs: OpenPairs) -> None:
         """Keep track in `pairs` of what has run, also for the pairs of which a member has both halves."""
         self._pair, self._latest = pairs.pair_of(self.event, self.members), pairs.latest
+
+    def wrap_each(self, around: Callable[[Member], Any] | None) -> None:
+        """Apply what `around` makes of each member, unless a watcher surrounds it; None: the algorithm itself again."""
+        if (around is None) != (self._around is None):  # both kinds of plan are kept for the next time
+            self._plans, self._other_plans = self._other_plans, self._plans
+        self._around = around
 
     def undo(self, name: str) -> None:
         """Let an algorithm that ran here run at the second half of the pair, if it matches there."""
@@ -277,7 +288,7 @@ class Pipeline:
     def _actor(self, member: Member) -> Any:
         """Return the algorithm inside its watchers; the first of them is the outermost."""
         if not self._watchers:
-            return member.algorithm
+            return member.algorithm if self._around is None else self._around(member)
         applied = _Applied(member.algorithm)
         actor: Any = applied
         for watcher in reversed(self._watchers):

@@ -11,7 +11,6 @@ from .adapter import (
     patched,
     scale_gradients,
 )
-from .advice import Advice
 from .evaluation import keep_modules, without_trace
 from .loop import (
     Loop,
@@ -31,7 +30,6 @@ from .step import backward_with_first_graph
 
 __all__ = [
     "Accumulated",
-    "Advice",
     "BegunEvaluation",
     "Loop",
     "Patched",

@@ -22,7 +22,6 @@ from ..objective import Loss, Objective, check_loss_fn, check_own_objective
 from ..randomness import check_seed
 from ..registry import as_plugins, installed_version, normalise, required_by
 from ..state import State
-from .advice import InPlace
 from .loop import Loop
 
 
@@ -200,7 +199,7 @@ def make_loop(
     state = State(
         batches=check_batches(batches),
         algorithms=as_plugins("algorithms", algorithms, "algorithms"),
-        callbacks=[*as_plugins("callbacks", callbacks, "callbacks", rank), InPlace()],
+        callbacks=as_plugins("callbacks", callbacks, "callbacks", rank),
         **fields,
     )
     logger = Logger(as_plugins("callbacks", loggers, "loggers", rank))

@@ -282,6 +282,7 @@ class Loop(EvaluationMoments):
             self.begin_fit(closure)
         if self._loaded is not None:
             self._put_back(self._loaded)
+        self.engine.warn_of_in_place_changes()
         self.fire("fit_start")
 
     def fit_end(self) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ..batch import move_batch
+from ..engine import warn_of_idle
 from ..errors import ArgumentError, EngineError, add_note
 from ..loop import backward_with_first_graph, factor_of, keep_modules, scale_gradients
 from ..messages import plural, warn
@@ -18,7 +19,7 @@ from ..state import State
 from ..time import Time, Timestamp
 from .evaluation import mark_of_evaluated, run_eval
 from .feed import BeforeBatch, check_dealable, enter_loader
-from .optimizers import clip_gradients, pass_for_stepped
+from .optimizers import clip_gradients, pass_for_stepped, warn_of_lengths, warn_of_untrained
 from .requests import EvaluationInterrupted, signals_noted
 from .saved import go_back, take_snapshot
 from .session import (
@@ -29,6 +30,7 @@ from .session import (
     place_in_training,
     place_of,
     take_part,
+    warn_of_unread,
 )
 
 
@@ -49,12 +51,13 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
     microbatch_size, grad_clip_norm = session.microbatch_size, session.grad_clip_norm
     at_once = microbatch_size is None and together is None
     profiler = state.profiler
-    warns_of_graph = True
+    warns_of_graph = is_first = True
 
     def fit() -> None:
         """Run epochs until the end, and evaluate again if the last interval is incomplete."""
         enter_loader(state)
         seam.fit_start()
+        warn_of_lengths(session.schedulers, session.told, state)
         if status.owed is not None:
             then = status.owed.then
             evaluate(then)
@@ -127,10 +130,17 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
 
     def batch() -> None:
         """Train on one batch, from the loader to the checkpoint."""
+        nonlocal is_first
         before = state.timestamp
         try:
             seam.take(move_batch(state.batch, device), state.batch) if moves else seam.take(state.batch)
+            if is_first:
+                warn_of_untrained(state, session.told)
             train_batch()
+            if is_first:
+                is_first = False
+                if session.is_new("unread items"):
+                    warn_of_unread(state, engine)
         except Exception as error:
             explain_out_of_memory(error, state, *place_in_training(session, seam.samples))
             raise
@@ -357,7 +367,7 @@ def enter_train_mode(model: Any) -> None:
 
 
 def run_fit(session: Session, end: Time) -> None:
-    """Train until the clock reaches `end`, or a stop is asked for."""
+    """Train until the clock reaches `end`, or a stop is asked for; warn of algorithms that never matched."""
     state, seam = session.state, session.seam
     with signals_noted(state, session.together):
         try:
@@ -382,13 +392,6 @@ def run_fit(session: Session, end: Time) -> None:
         finally:
             seam.end_fit()
             state.loop.snapshot, state.loop.go_back = None, None
-
-
-def _lengths_of(session: Session, end: Time) -> dict[str, Any]:
-    """Return the lengths of training among the Trainer's own arguments, by name."""
-    lengths: dict[str, Any] = {"eval_interval": session.eval_interval}
-    if end != session.state.max_duration:
-        lengths["fit's duration"] = end
-    for scheduler, interval, *_ in session.schedulers:
-        lengths[f"{type(scheduler).__name__}'s interval"] = interval
-    return lengths
+    elapsed = state.get_elapsed_duration()
+    if elapsed is not None and elapsed.value >= 1 and state.loaded_from is None and not state.loop.pause_requested:
+        warn_of_idle(session.engine.members, state)

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import torch
 
 from ..arguments import interval_in_run, length_in_run
-from ..errors import ArgumentError, ArgumentTypeError
-from ..messages import plural
+from ..errors import ArgumentError, ArgumentTypeError, DurationWarning, UntrainedParametersWarning
+from ..messages import join_words, plural, warn
 from ..parallel import is_sharded
 from ..state import State
 from ..time import Interval, Time, is_length
@@ -144,6 +144,31 @@ def check_of_loss(optimizers: Iterable[torch.optim.Optimizer], state: State) -> 
             )
 
 
+def warn_of_untrained(state: State, told: set[str]) -> None:
+    """Warn once of trainable parameters in no optimizer, but for lazy ones and those that FSDP deals out anew."""
+    model: Any = state.model
+    trained = {id(p) for optimizer in state.optimizers for group in optimizer.param_groups for p in group["params"]}
+    if all(id(p) in trained or not p.requires_grad for p in model.parameters()):
+        return
+    dealt = [module for module in model.modules() if _SHARDED & {cls.__name__ for cls in type(module).__mro__}]
+    trained |= {id(p) for module in dealt for p in module.parameters()}
+    names = [
+        name
+        for name, p in model.named_parameters()
+        if p.requires_grad and id(p) not in trained and not isinstance(p, torch.nn.parameter.UninitializedParameter)
+    ]
+    if names and (found := f"no optimizer trains {sorted(names)}") not in told:
+        shown = join_words([*names[:5], f"{len(names) - 5} more"] if len(names) > 5 else names, most=6)
+        warn(
+            f"no optimizer trains {shown} of the model: give them to an optimizer, or set their requires_grad to False",
+            UntrainedParametersWarning,
+        )
+        told.add(found)  # unless the warning was an error
+
+
+_SHARDED = {"FullyShardedDataParallel", "FSDPModule"}  # by name, since importing them takes a second
+
+
 class Schedule(NamedTuple):
     """A scheduler, the interval at which it steps, and how often it steps in the whole training as known when made.
 
@@ -154,26 +179,6 @@ class Schedule(NamedTuple):
     interval: Interval
     steps: int | None
     own: float | None
-
-    def doubt(self, state: State) -> str:
-        """Say if its length is not that of the training now, as far as that is known; of nested ones nothing is."""
-        name, length = _length_of(self.scheduler)
-        try:
-            steps = _steps_in(state, _WHOLE, self.interval)
-        except ArgumentError:  # a later fit has given max_duration another unit
-            return ""
-        if self.steps is None or length in (None, self.own if self.own and steps == self.steps else steps):
-            return ""
-        if state.loaded_from is not None:
-            why = "it was resumed, and keeps the length that was saved"
-        elif length in (self.own, self.steps):
-            why = "it keeps the length that it was made with"
-        else:
-            why = f"write {name}='1dur', in a config or a functools.partial, and it follows the training's length"
-        return (
-            f"schedulers: {type(self.scheduler).__name__} has {name}={length}, but the whole training steps it "
-            f"{plural(steps, 'time', 'times')}, every {self.interval.length}: {why}"
-        )
 
 
 _WHOLE = Time("1dur")
@@ -253,6 +258,33 @@ def _steps_in(state: State, length: Time, interval: Interval) -> int:
         raise ArgumentError("a length can't be negative")
     same_unit = length_in_run(state, length, interval.length.unit)
     return max(1, int(round(same_unit / interval.length, 9)))
+
+
+def warn_of_lengths(schedules: Iterable[Schedule], told: set[str], state: State) -> None:
+    """Warn once of schedulers whose own length is not that of the whole training; nested schedulers are not checked."""
+    for scheduler, interval, made_for, made_with in schedules:
+        name, own = _length_of(scheduler)
+        if made_for is None or own is None:
+            continue
+        try:
+            steps = _steps_in(state, _WHOLE, interval)
+        except ArgumentError:  # a later fit has given max_duration another unit
+            continue
+        if own == (made_with if made_with is not None and steps == made_for else steps):
+            continue
+        if state.loaded_from is not None:
+            why = "it was resumed, and keeps the length that was saved"
+        elif own in (made_with, made_for):
+            why = "it keeps the length that it was made with"
+        else:
+            why = f"write {name}='1dur', in a config or a functools.partial, and it follows the training's length"
+        message = (
+            f"schedulers: {type(scheduler).__name__} has {name}={own}, but the whole training steps it "
+            f"{plural(steps, 'time', 'times')}, every {interval.length}: {why}"
+        )
+        if message not in told:
+            warn(message, DurationWarning)
+            told.add(message)  # as above
 
 
 def _length_of(scheduler: Any) -> tuple[str, float | None]:

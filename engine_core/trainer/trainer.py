@@ -13,7 +13,7 @@ from ..batch import Batches
 from ..engine import refuse_to_copy
 from ..errors import ArgumentError, ClosedEngineError, DurationWarning
 from ..logger import Logger
-from ..loop import Advice, Loop, Phase, check_batches
+from ..loop import Loop, Phase, check_batches
 from ..messages import warn
 from ..needs import EVERYTHING, FSDP_OFFERS
 from ..objective import Objective, check_loss_fn, check_objective, check_own_objective
@@ -188,7 +188,6 @@ class Trainer:
             microbatch_size=microbatch_size,
             grad_clip_norm=grad_clip_norm,
         )
-        self.state.callbacks.append(Advice(self.engine, self._session.schedulers, microbatch_size))
         try:
             _initialise(self._session, optimizers, schedulers)
             if autoresume and not (resumed is not None and resumed.is_own):
@@ -347,7 +346,7 @@ def _initialise(session: Session, optimizers: Sequence[Any], schedulers: Sequenc
     )
     _follow_sharded(given, moved, _parameters(state.model))
     state.optimizers = make_optimizers(optimizers, state.model) or list(state.optimizers)
-    session.schedulers += make_schedulers(schedulers, state)
+    session.schedulers = make_schedulers(schedulers, state)
     state.schedulers = [schedule.scheduler for schedule in session.schedulers]
     check_alike(session, training_of)
     session.given_modes, session.given_shapes = modes_of(state), shapes_of(state.model)

@@ -63,7 +63,7 @@ READING_ORDER = {
     "batch": ["items", "places", "batches"],
     "registry": ["installed", "checks", "registry"],
     "passes": ["member", "contract", "derivation", "pass_list"],
-    "engine": ["members", "host", "pipeline", "dispatch", "engine"],
+    "engine": ["members", "host", "pipeline", "in_place", "dispatch", "engine"],
 }
 # Folders without a door: their files are named one by one, by entry points, configs and users' imports. All others are
 # closed, which `test_doors.py` checks.

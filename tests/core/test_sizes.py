@@ -12,22 +12,22 @@ LINES_OF_AN_ADAPTER = 350
 # Of the files and folders of the core: what is added to one has to displace something in it.
 BUDGET = {
     "": 3995,
-    "batch": 795,
+    "batch": 790,
     "callbacks": 1525,
     "checkpoint": 1480,
     "cli": 985,
     "config": 1045,
-    "engine": 1480,
+    "engine": 1620,
     "examples": 125,
     "explain": 595,
     "loggers": 680,
-    "loop": 1630,
+    "loop": 1375,
     "objective": 1170,
     "parallel": 1155,
     "passes": 835,
     "registry": 840,
     "run": 1395,
-    "trainer": 4175,
+    "trainer": 4305,
 }
 FILES = 117
 TRAINERS = ("accelerate", "lightning", "transformers")

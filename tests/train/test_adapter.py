@@ -35,7 +35,7 @@ def test_plugins_are_named_or_instances_and_of_this_rank():
         max_duration="2ep",
         rank=1,
     )
-    assert [type(callback).__name__ for callback in loop.state.callbacks] == ["LossGuard", "OnEach", "InPlace"]
+    assert [type(callback).__name__ for callback in loop.state.callbacks] == ["LossGuard", "OnEach"]
     assert loop.engine.logger.destinations == []
     assert str(loop.state.max_duration) == "2ep"
 

@@ -110,7 +110,7 @@ def test_an_exception_in_may_rest_is_blamed_on_it():
 
     with make(Failing()) as made, pytest.raises(ZeroDivisionError) as error:
         made.fit()
-    assert error.value.__notes__[0] == "raised by may_rest of algorithm Failing at FIT_END"
+    assert error.value.__notes__ == ["raised by may_rest of algorithm Failing at FIT_END"]
 
 
 def test_the_warning_is_at_the_line_of_fit_and_a_training_that_raises_says_nothing():

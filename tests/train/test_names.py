@@ -64,7 +64,7 @@ def test_one_name_needs_no_list(sleepy, given):
 
 def test_callbacks_and_loggers_come_by_name_too(sleepy):
     made = trainer(callbacks="watch", loggers=[("write", {"path": "here"})])
-    assert [type(callback).__name__ for callback in made.state.callbacks] == ["Watch", "Advice"]
+    assert [type(callback).__name__ for callback in made.state.callbacks] == ["Watch"]
     assert [d.path for d in made.logger.destinations] == ["here"]
 
 
@@ -106,4 +106,4 @@ def test_a_logger_that_receives_nothing_is_refused(sleepy):
 
 def test_progress_bar_true_adds_it_after_the_users_callbacks():
     made = trainer(callbacks=writing_down([]), progress_bar=True)
-    assert [type(callback).__name__ for callback in made.state.callbacks] == ["Journal", "ProgressBar", "Advice"]
+    assert [type(callback).__name__ for callback in made.state.callbacks] == ["Journal", "ProgressBar"]

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from engine_core.event import Event
-from engine_core.loop import Advice
 from engine_core.state import State
 
 from ..kit import AlgorithmKit, Fault
@@ -48,8 +47,6 @@ def test_unmatched_cost(kit: AlgorithmKit) -> Fault | None:
         if not unlisted:
             pytest.skip("its metadata lists all events")
         for one in (trainer, bare):
-            # What the Trainer's own costs depends on the model.
-            one.state.callbacks[:] = [each for each in one.state.callbacks if not isinstance(each, Advice)]
             one.fit("1ba")
         for event in unlisted:
             took_s = patiently(lambda: _extra_seconds(trainer, bare, event), bound_s)  # noqa: B023  called at once
