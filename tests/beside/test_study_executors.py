@@ -120,6 +120,6 @@ def test_the_search_by_optuna_prunes_and_finds_the_better_values(capsys):
     states = [trial.state for trial in search.trials]
     assert states.count(optuna.trial.TrialState.PRUNED) + states.count(optuna.trial.TrialState.COMPLETE) == 10
     assert 0 < states.count(optuna.trial.TrialState.PRUNED) < 6
-    assert search.best_value == min(trial.value for trial in search.trials if trial.value is not None) < 0.5
+    assert search.best_value < search.trials[0].value
     assert str(search.best_params) in capsys.readouterr().out
     assert "{literalinclude} ../examples/beside/optuna_search.py" in (ROOT / "docs/howto/optuna.md").read_text()

@@ -93,17 +93,12 @@ def forked():
     return ProcessPoolExecutor(1, multiprocessing.get_context("fork"), spoil, ("/",))
 
 
-def spawned():
-    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), os.chdir, ("/",))
-
-
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: ThreadPoolExecutor(2),
-        *(pytest.param(each, marks=pytest.mark.full) for each in (forked, spawned, Daemons)),
+        pytest.param(lambda: ThreadPoolExecutor(2), id="threads"),
+        *(pytest.param(each, id=each.__name__, marks=pytest.mark.full) for each in (forked, Daemons)),
     ],
-    ids=["threads", "forked", "spawned", "daemons"],
 )
 def test_workers_of_each_kind_give_the_bits_of_processes_of_their_own(make, alone, write, here):
     assert values(trained(write(ARMS), here / "there", make())) == alone
@@ -123,7 +118,7 @@ def test_a_run_that_is_killed_on_a_worker_is_a_row_and_the_same_command_resumes_
 
 @pytest.mark.full
 def test_a_pool_whose_worker_is_killed_makes_rows_and_the_same_command_finishes_them(alone, write, here):
-    executor = spawned()
+    executor = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
     worker = executor.submit(os.getpid).result()
     os.kill(worker, signal.SIGKILL)
     time.sleep(0.5)
@@ -189,6 +184,7 @@ EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "beside" / "study_pr
 def test_ctrl_c_saves_what_runs_on_workers_and_the_same_command_resumes(alone, write, here):
     (here / "study_processes.py").write_text(EXAMPLE.read_text().replace("(4,", "(1,"))
     file = write(ARMS.replace("{}", "{with: {target: 'study_parts:Slow', args: {seconds: 0.5}}}"))
+    StudyRun(read_study(file), here / "there").prepare()
     command = [sys.executable, "-m", "engine_core", "study", str(file), "--executor", "study_processes:four"]
     streams = {"stderr": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([*command, "--out", "there"], cwd=here, **streams) as process:
