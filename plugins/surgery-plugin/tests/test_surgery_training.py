@@ -18,6 +18,7 @@ from surgery_plugin import (
     SqueezeExciteConv2d,
     StochasticDepth,
     apply_blurpool,
+    apply_squeeze_excite,
 )
 
 
@@ -114,6 +115,32 @@ def initial(algorithm, seed, rank=0):
 
 def same(one, other):
     return len(one) == len(other) > 0 and all(map(torch.equal, one, other))
+
+
+def gates_of(model, x):
+    """Return the gates of the images (n, 16)."""
+    seen = []
+    excite = model[2].squeeze_excite.excite
+    handle = excite.register_forward_hook(lambda _, __, logits: seen.append(torch.sigmoid(logits)))
+    with torch.no_grad():
+        model(x)
+    handle.remove()
+    return seen[0]
+
+
+def test_on_digits_the_net_learns_which_channels_count():
+    """At first each gate is about one half, whatever the image; then channels differ, and images do."""
+    x, y = digits()
+    model, trained = small_net(), small_net()
+    apply_squeeze_excite(model, min_channels=8, latent_channels=0.5)
+    adam = torch.optim.Adam(trained.parameters(), lr=5e-3)
+    train_on_digits(trained, [FORM], optimizers=adam, max_duration="6ep")
+    before, after = gates_of(model, x[1200:]), gates_of(trained, x[1200:])
+    apart = [float(gates.mean(0).max() - gates.mean(0).min()) for gates in (before, after)]
+    assert (before - 0.5).abs().max() < 0.2
+    assert apart[0] < 0.15 and apart[1] > 0.2
+    assert after.std(0).max() > before.std(0).max()
+    assert (trained(x[1200:]).argmax(1) == y[1200:]).float().mean() > 0.9
 
 
 @pytest.mark.parametrize("algorithm", [SqueezeExcite(8, 0.5), GatedLinearUnits()], ids=["excite", "gates"])
