@@ -1,14 +1,9 @@
 """A plugin's wheel in a clean environment: found, checked, explained, trained with, and gone without a trace."""
 
-from __future__ import annotations
-
 import json
 import re
-import subprocess
 import sys
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 from zipfile import ZipFile
 
 import pytest
@@ -16,28 +11,8 @@ import pytest
 from .conftest import ROOT
 
 EXAMPLE = (ROOT / "engine_core" / "examples" / "digits.yaml").read_text()
-NAME, PACKAGE, ALGORITHM, PASS = (
-    "Awkward.round_plugin",
-    "awkward_round_plugin",
-    "awkward_round",
-    "sort_awkward_round_last",
-)
-
-
-@dataclass(frozen=True)
-class Journey:
-    """What came of each command, from the build of a plugin's wheel until after it was uninstalled."""
-
-    core_version: str
-    wheel: Path
-    listed: list[dict[str, str]]
-    doctored: list[dict[str, Any]]
-    explained: dict[str, list[dict[str, str]]]
-    results: dict[str, Any]
-    left: set[str]
-    lost: set[str]
-    required: subprocess.CompletedProcess[str]
-    named: subprocess.CompletedProcess[str]
+NAME, PACKAGE = "Awkward.round_plugin", "awkward_round_plugin"
+ALGORITHM, PASS = "awkward_round", "sort_awkward_round_last"
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +35,9 @@ def journey(workplace):
     after = workplace.files()
     train = [*workplace.installed("engine-core"), "train"]
     required, named = (workplace.attempt(*train, f"{config}.yaml", cwd=project) for config in ("required", "named"))
-    seen = (workplace.core_version, wheel, listed, doctored, explained, results)
-    return Journey(*seen, after - before, before - after, required, named)
+    told = {"listed": listed, "doctored": doctored, "explained": explained, "results": results}
+    kept = {"wheel": wheel, "left": after - before, "lost": before - after, "core_version": workplace.core_version}
+    return SimpleNamespace(**told, **kept, required=required, named=named)
 
 
 def write_configs(project):

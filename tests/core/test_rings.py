@@ -55,6 +55,8 @@ def matrix():
 def test_the_full_ring_is_the_quick_one_and_the_rest():
     assert sorted(LABELS["full"]) == sorted([*QUICK, *LABELS["rest"]])
     assert len(set(LABELS["full"])) == len(LABELS["full"])
+    assert commands_of("type")[0] in commands_of("beside-latest")
+    assert commands_of("docs")[0] in commands_of("py311-full")
 
 
 def test_each_python_that_the_readme_names_is_tested_and_the_quick_ring_has_one_with_torch_one_without_and_lint():
@@ -63,11 +65,6 @@ def test_each_python_that_the_readme_names_is_tested_and_the_quick_ring_has_one_
     assert {name.partition("-")[0] for name in LABELS["full"] if name.startswith("py")} == pythons
     assert ["py311-latest", f"py3{high}-latest", "lint"] == QUICK
     assert f"py3{low}-lowest" in LABELS["rest"]
-
-
-def test_types_are_checked_and_the_documentation_is_built_in_the_rest():
-    assert commands_of("type")[0] in commands_of("beside-latest")
-    assert commands_of("docs")[0] in commands_of("py311-full")
 
 
 def test_ci_runs_the_readmes_command_which_is_the_quick_ring_and_then_the_rest():
@@ -118,7 +115,7 @@ def test_each_test_file_is_run_with_the_latest_dependencies_in_the_full_ring(mat
     paths = {path for environment in LABELS["full"] for _, path, _ in runs(environment, matrix)}
     files = [*ROOT.glob("tests/**/test_*.py"), *ROOT.glob("plugins/*/tests/**/test_*.py")]
     files = [file.relative_to(ROOT) for file in files if ".tox" not in file.parts]
-    assert len(files) > 300
+    assert len(files) > 200
     assert [file for file in files if not {str(file), *map(str, file.parents)} & paths] == []
 
 

@@ -120,10 +120,3 @@ def test_the_files_of_the_engine_each_have_their_subject_named():
 def section(title):
     """Return the text of a section of the page."""
     return re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL)[1]
-
-
-def test_the_readme_shows_no_tree_and_links_to_the_page():
-    readme = ROOT / "README.md"
-    assert [block.language for block in blocks_of(readme) if "├" in block.text or "engine_core/\n" in block.text] == []
-    assert "## The tree" not in readme.read_text(encoding="utf-8")
-    assert "](docs/explanation/design.md)" in readme.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The page of a report in a real browser: what is drawn, read out, zoomed, and what can't run."""
+"""The page of a report in a real browser: what is drawn, read out, zoomed, and what can't run; for all who read it."""
 
 import json
 import re
@@ -227,8 +227,36 @@ def test_a_value_that_is_not_finite_is_read_as_such(show, address):
     assert chart.locator(".live").text_content() == "step 7: selective_backprop/kept not finite"
 
 
-def test_a_page_with_nothing_to_draw_is_ready_too(show, tmp_path):
+def test_a_page_with_nothing_to_draw_is_ready_too(show, axe, tmp_path):
     run = write_run(tmp_path / "run", metrics=None, events=None, results=None, timing=None)
     opened = show(page_at(run))
     assert opened.value("document.documentElement.dataset.ready") == "0"
-    assert opened.complaints == []
+    assert (opened.complaints, opened.findings(axe)) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("width", "scheme", "runs"), [(360, "light", 1), (360, "dark", 2), (1280, "dark", 1), (1280, "light", 2)]
+)
+def test_axe_finds_nothing(show, axe, tmp_path, scheme, width, runs):
+    folders = [full_run(tmp_path / name) for name in ("one", "two")[:runs]]
+    opened = show(page_at(*folders), width=width, color_scheme=scheme)
+    opened.value("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    assert opened.findings(axe) == []
+
+
+def test_who_wants_less_motion_gets_none(show, tmp_path):
+    address = page_at(full_run(tmp_path / "run"))
+    moving = show(address, reduced_motion="no-preference")
+    still = show(address, reduced_motion="reduce")
+    behaviours = [one.value("getComputedStyle(document.documentElement).scrollBehavior") for one in (moving, still)]
+    assert behaviours == ["smooth", "auto"]
+    durations = (
+        "[...document.querySelectorAll('*')].filter((e) => getComputedStyle(e).transitionDuration !== '0s').length"
+    )
+    assert still.value(durations) == 0
+
+
+def test_what_is_read_out_has_a_name(show, tmp_path):
+    opened = show(page_at(full_run(tmp_path / "run")))
+    tree = opened.page.locator("figure").first.aria_snapshot()
+    assert "loss: train/loss from 2 to 0.033333, lowest 0.033333, highest 2; eval/loss from 0.15 to 0.05" in tree

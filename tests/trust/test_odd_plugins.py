@@ -1,6 +1,8 @@
-"""Names that are claimed twice, an import that prints, a pass that breaks a declaration; all in one environment."""
+"""Names that are claimed twice, imports that print or hang, a pass that breaks a declaration; in one environment."""
 
 import json
+import signal
+import time
 
 import pytest
 
@@ -35,8 +37,20 @@ BREAKS = (
     "before='second') declares the opposite; disable that pass or fix its distribution"
 )
 ORDER = {"algorithms": {"first": "First", "second": "Second"}, "passes": {"second_first": "second_first"}}
+HANGING = """
+import pathlib
+import time
+
+pathlib.Path("imported").touch()
+time.sleep(600)
+"""
+HANGS = (
+    "the import did not finish within 60 s and was at <site>/hanging_plugin.py:6; report it to its authors, or raise "
+    "--timeout"
+)
 PLUGINS = [
     *(ONE, TWO, HONEST),
+    Plugin("hanging-plugin", HANGING, "0.3", {"algorithms": {"hanging": "Bad"}}),
     Plugin("shadow-plugin", SHADOW, "6.6", {"callbacks": {"time_limit": "Limit"}}),
     Plugin("printing-plugin", PRINTING, "0.3", {"algorithms": {"printing": "Bad"}}),
     Plugin("order-plugin", FIRST + SECOND + PASS, "0.3", ORDER),
@@ -50,7 +64,7 @@ def environment(make_environment):
 
 @pytest.fixture(scope="module")
 def examined(environment):
-    return environment.engine_core("plugins", "doctor")
+    return environment.engine_core("plugins", "doctor", "--timeout", "60")  # in which the others have to be imported
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +83,7 @@ def ran(environment):
 
 
 @pytest.mark.parametrize("command", ["list", "doctor"])
-def test_two_claims_are_listed_with_both_distributions_and_a_shadowed_built_in_with_both(
+def test_two_claims_are_listed_with_both_distributions_and_an_import_that_hangs_is_stopped(
     environment, examined, command
 ):
     done = environment.engine_core("plugins", "list") if command == "list" else examined
@@ -89,6 +103,11 @@ def test_two_claims_are_listed_with_both_distributions_and_a_shadowed_built_in_w
             f"'time_limit' is claimed by engine-core {version} and shadow-plugin 6.6; the bare name means engine-core's"
             "; use 'shadow-plugin:time_limit' for this one"
         ),
+    ]
+    hanging = "broken # s" if command == "doctor" else "available"
+    assert environment.about(done, "hanging") == [
+        f"algorithms hanging hanging-plugin 0.3 {hanging}",
+        *([HANGS] if command == "doctor" else []),
     ]
     assert done.code == (1 if command == "doctor" else 0)
 
@@ -134,3 +153,27 @@ def test_a_pass_that_breaks_a_declaration_is_named_by_the_doctor_and_by_the_run_
         BREAKS,
     ]
     assert ran["both"] == (Done(2, "", f"Error: {BREAKS}\n"), False)
+
+
+@pytest.fixture
+def _ctrl_c_is_heard():
+    """Let children hear it even where a shell runs the tests in its background, and ignores it for all of them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_ctrl_c_is_heard")
+def test_ctrl_c_in_a_run_whose_plugin_hangs_says_which_plugin(environment):
+    place = environment.beside("hanging")
+    place.configure("hanging")
+    process = place.start("train", "run.yaml")
+    while process.poll() is None and not (place.work / "imported").exists():
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (
+        130,
+        "interrupted\nwhile importing algorithm 'hanging' of hanging-plugin 0.3 from 'hanging_plugin:Bad'\n",
+    )
+    assert not place.has_trained()

@@ -2,7 +2,6 @@
 
 import itertools
 import random
-from dataclasses import dataclass
 
 import pytest
 import torch
@@ -55,34 +54,6 @@ def kind(request):
     return request.param
 
 
-@dataclass
-class Step:
-    """An engine in a hand-written loop, with what was in the batch at each event."""
-
-    engine: Engine
-    state: State
-
-    def fire(self, *names):
-        for name in names:
-            self.engine.run_event(name)
-        return self.state.batch
-
-
-@pytest.fixture
-def step(kind):
-    engines = []
-
-    def make(batch=(IMAGES, CLASSES), **options):
-        state = State(model=nn.Identity(), algorithms=[kind(alpha=1.0, **options)], loss_fn=F.cross_entropy, seed=1)
-        state.batch, state.outputs = batch, torch.zeros(ROWS, ROWS)
-        engines.append(Engine(state, Logger()))
-        return Step(engines[-1], state)
-
-    yield make
-    for engine in engines:
-        engine.close()
-
-
 def test_the_targets_are_mixed_as_the_inputs_are_and_each_batch_has_its_own_lambda_and_pairing(kind):
     model = fit(kind(alpha=1.0), [(IMAGES, CLASSES)] * 6)
     for seen, targets in zip(model.seen, model.targets, strict=True):
@@ -115,48 +86,10 @@ def test_a_second_forward_in_a_batch_sees_the_same_mix(kind, microbatch_size, in
     assert not torch.equal(batches[0][0], batches[1][0])
 
 
-def test_the_batch_is_the_very_object_again_after_each_half(step, kind):
-    run = step(batch := (IMAGES, CLASSES))
-    copies = IMAGES.clone(), CLASSES.clone()
-    assert run.fire("before_train_batch") is batch
-    assert not torch.equal(run.fire("before_forward")[0], IMAGES)
-    assert run.fire("after_forward") is batch
-    mixed = run.fire("before_loss")
-    assert mixed[0] is IMAGES and mixed[1].shape == (ROWS, ROWS)
-    assert run.fire("after_loss", "after_train_batch") is batch
-    assert torch.equal(IMAGES, copies[0]) and torch.equal(CLASSES, copies[1])
-
-
-def test_without_before_train_batch_each_forward_draws_for_itself(step):
-    run = step()
-    seen = []
-    for _ in range(4):
-        seen.append(run.fire("before_forward")[0].mean((2, 3)))
-        run.fire("after_forward")
-        torch.testing.assert_close(run.fire("before_loss")[1], seen[-1])
-        run.fire("after_loss")
-    assert len({tuple(means.flatten().tolist()) for means in seen}) == 4
-
-
-def test_a_loss_without_a_mixed_forward_is_left_alone(step):
-    run = step(batch := (IMAGES, CLASSES))
-    assert run.fire("before_train_batch", "before_loss") is batch
-    assert run.fire("after_loss") is batch
-
-
 def test_evaluation_sees_nothing_of_it(kind):
     model = fit(kind(alpha=1.0), eval_dataloader=[(IMAGES, CLASSES)])
     assert torch.equal(model.seen[-1], ONE_HOT)
     assert torch.equal(model.targets[-1], CLASSES)
-
-
-@pytest.mark.parametrize("interpolate_loss", [False, True])
-def test_rows_that_go_between_forward_and_loss_are_an_error(step, interpolate_loss):
-    run = step(interpolate_loss=interpolate_loss)
-    run.fire("before_train_batch", "before_forward", "after_forward")
-    run.state.batch = (IMAGES[:3], CLASSES[:3])
-    with pytest.raises(EngineError, match="mixed 6 rows, and the batch of the loss has 3"):
-        run.fire("before_loss")
 
 
 EVENTS = ("after_forward", "before_loss", "after_loss")
@@ -164,16 +97,51 @@ BATCH = torch.rand(4, 3, 8, 8), torch.arange(4)
 FORWARD, LOSS = ("before_forward", "after_forward"), ("before_loss", "after_loss")
 
 
-def own(algorithm):
+def own(algorithm, batch=BATCH):
     """Return an engine for a hand-written loop."""
-    state = State(model=nn.Identity(), algorithms=[algorithm], loss_fn=F.cross_entropy, seed=1, batch=BATCH)
-    state.outputs = torch.zeros(4, 4)
+    state = State(model=nn.Identity(), algorithms=[algorithm], loss_fn=F.cross_entropy, seed=1, batch=batch)
+    state.outputs = torch.zeros(len(batch[1]), len(batch[1]))
     return state, Engine(state, Logger())
 
 
 def fire(engine, *events):
     for event in events:
         engine.run_event(event)
+    return engine.state.batch
+
+
+def test_the_batch_is_the_very_object_again_after_each_half(kind):
+    copies = IMAGES.clone(), CLASSES.clone()
+    with own(kind(1.0), batch := (IMAGES, CLASSES))[1] as engine:
+        assert fire(engine, "before_train_batch", "before_loss") is batch  # no forward was mixed
+        assert fire(engine, "after_loss") is batch
+        assert not torch.equal(fire(engine, "before_forward")[0], IMAGES)
+        assert fire(engine, "after_forward") is batch
+        mixed = fire(engine, "before_loss")
+        assert mixed[0] is IMAGES and mixed[1].shape == (ROWS, ROWS)
+        assert fire(engine, "after_loss", "after_train_batch") is batch
+    assert torch.equal(IMAGES, copies[0]) and torch.equal(CLASSES, copies[1])
+
+
+def test_without_before_train_batch_each_forward_draws_for_itself(kind):
+    seen = []
+    with own(kind(1.0), (IMAGES, CLASSES))[1] as engine:
+        for _ in range(4):
+            seen.append(fire(engine, "before_forward")[0].mean((2, 3)))
+            fire(engine, "after_forward")
+            torch.testing.assert_close(fire(engine, "before_loss")[1], seen[-1])
+            fire(engine, "after_loss")
+    assert len({tuple(means.flatten().tolist()) for means in seen}) == 4
+
+
+@FORMS
+def test_rows_that_go_between_forward_and_loss_are_an_error(kind, interpolate_loss):
+    state, engine = own(kind(1.0, interpolate_loss), (IMAGES, CLASSES))
+    with engine:
+        fire(engine, "before_train_batch", *FORWARD)
+        state.batch = (IMAGES[:3], CLASSES[:3])
+        with pytest.raises(EngineError, match="mixed 6 rows, and the batch of the loss has 3"):
+            fire(engine, "before_loss")
 
 
 @FORMS

@@ -47,10 +47,11 @@ def test_the_page_of_several_lies_here_and_one_given_twice_is_one():
     assert run("one", "one/manifest.json").output == "one/report.html\n"
 
 
-def test_out_says_where():
+def test_out_says_where_and_force_overwrites():
     write_run("one")
-    assert run("one", "--out", "page.html").output == "page.html\n"
-    assert Path("page.html").exists()
+    Path("page.html").write_text("mine")
+    assert run("one", "--out", "page.html", "--force").output == "page.html\n"
+    assert Path("page.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     assert not Path("one/report.html").exists()
 
 
@@ -78,13 +79,6 @@ def test_what_cannot_be_is_refused_with_exit_code_2_and_nothing_is_written(argum
     assert message in result.output
     assert sorted(Path().rglob("*")) == before
     assert Path("mine.html").read_text() == "mine"
-
-
-def test_force_overwrites():
-    write_run("one")
-    Path("mine.html").write_text("mine")
-    assert run("one", "--out", "mine.html", "--force").exit_code == 0
-    assert Path("mine.html").read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
 class Browser(webbrowser.BaseBrowser):
@@ -139,6 +133,8 @@ def test_a_run_that_is_being_written_can_be_reported_on_at_any_moment():
     for cut in range(0, len(lines), 101):
         (folder / "metrics.jsonl").write_bytes(lines[:cut])
         assert run("one").exit_code == 0
+    (folder / "results.json").write_text('{"eval/loss": ')
+    assert [CliRunner().invoke(main, [command, "one"]).exit_code for command in ("report", "runs")] == [0, 0]
     (folder / "manifest.json").write_text(json.dumps(MANIFEST)[:-5])
     assert run("one").exit_code == 2
 

@@ -13,7 +13,7 @@ import pytest
 
 from engine_core.cli import main
 
-from .left_runs import MANIFEST, RESULTS, append, write_run
+from .left_runs import MANIFEST, RESULTS, write_run
 from .test_report_hostile import HOSTILE
 
 
@@ -249,13 +249,3 @@ def test_lower_and_higher_overrule_the_name():
     assert first == ["second-with-qu...hat-ends-in-1", "best"]
     told = run("--by", "eval/accuracy", "--lower").stderr.splitlines()[0]
     assert told == "ranked by eval/accuracy: lower is better, unless you say --higher"
-
-
-def test_runs_that_are_being_written_can_be_compared_at_any_moment():
-    folder = write_run("runs/one", results=None)
-    whole = (folder / "metrics.jsonl").read_bytes()
-    for cut in range(0, len(whole), 29):
-        (folder / "metrics.jsonl").write_bytes(whole[:cut])
-        assert run().exit_code == 0
-    append(folder / "results.json", '{"eval/loss": ')
-    assert run("--json").exit_code == 0

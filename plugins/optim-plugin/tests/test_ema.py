@@ -12,32 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from engine_core import Engine, Event, Logger, State, Time
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.errors import EngineError
-from optim_plugin import EMA, SWA, ema_update, start_average
-
-
-def test_a_run_is_the_functional_form_in_a_loop():
-    """Each batch, from the weights after the first, BatchNorm's statistics too; the decay warms up."""
-    ema, recorder, oracle = EMA(decay=0.8), Recorder(), net()
-    with make_trainer(ema, recorder) as trainer:
-        trainer.fit()
-    oracle.load_state_dict(recorder.steps[0])
-    average = start_average(oracle)
-    for t, weights in enumerate(recorder.steps[1:]):
-        oracle.load_state_dict(weights)
-        ema_update(average, oracle, decay=min(0.8, (1 + t) / (10 + t)))
-    assert len(recorder.steps) == 8
-    assert same(ema.averaged_state_dict(), average)
-
-
-def test_evaluation_sees_the_average_and_training_its_own_weights():
-    """Two loaders, two pairs of events."""
-    ema, recorder = EMA(decay=0.5), Recorder()
-    loaders = {"a": batches(8), "b": batches(8)}
-    with make_trainer(ema, recorder, max_duration="1ep", eval_dataloader=loaders) as trainer:
-        trainer.fit()
-    assert len(recorder.evaluated) == len(recorder.left) == 2
-    assert all(same(seen, ema.averaged_state_dict()) for seen in recorder.evaluated)
-    assert all(same(left, recorder.steps[-1]) for left in recorder.left)
+from optim_plugin import EMA, SWA
 
 
 def broken(good):

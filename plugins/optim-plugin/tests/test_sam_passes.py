@@ -148,15 +148,6 @@ def test_an_exception_in_the_second_pass_leaves_loss_and_outputs_of_the_first():
     assert state.outputs is first[0] and state.loss is first[1]
 
 
-def test_training_continues_after_ctrl_c_in_the_second_pass():
-    fail = Fail(KeyboardInterrupt(), in_pass=2)
-    with make_trainer(SAM(), fail, max_duration="3ba") as trainer:
-        with pytest.raises(KeyboardInterrupt):
-            trainer.fit()
-        trainer.fit()
-    assert trainer.state.timestamp.batch == 3
-
-
 @pytest.mark.parametrize("value", [0.0, float("nan")])
 def test_without_a_direction_the_step_is_the_plain_one(value):
     models, passes = [net(), net()], []

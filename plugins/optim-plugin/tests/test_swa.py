@@ -10,7 +10,7 @@ from optim_parts import Recorder, pause_after, same
 from parts import at, batches, net
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
-from torch.optim.swa_utils import SWALR, update_bn
+from torch.optim.swa_utils import update_bn
 from torch.utils.data import DataLoader, TensorDataset
 
 from engine_core import Callback, Engine, Event, Logger, State
@@ -291,16 +291,6 @@ def test_a_scheduler_that_steps_each_batch_rests_too_and_groups_go_from_their_ow
         assert trainer.state.schedulers[0].last_epoch == 2
     later = [[0.2, 0.1], [0.15, 0.1], [0.1, 0.1], [0.1, 0.1]]
     assert recorder.seen == [[0.8, 0.4], [0.8, 0.4], [0.4, 0.2], [0.4, 0.2], *later]
-
-
-def test_it_is_torchs_swalr_stepped_after_each_batch():
-    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.8)
-    schedule, expected = SWALR(optimizer, swa_lr=0.05, anneal_epochs=7, anneal_strategy="linear"), []
-    for _ in range(20):
-        expected.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        schedule.step()
-    assert rates(SWA(start=0, swa_lr=0.05, anneal="7ba")) == pytest.approx(expected)
 
 
 def test_a_rate_that_is_a_tensor_stays_the_same_tensor():

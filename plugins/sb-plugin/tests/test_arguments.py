@@ -44,6 +44,8 @@ WRONG = [
     ({"multiple_of": 0}, ValueError, r"multiple_of=0 has to be within \[1, inf\)"),
     ({"refresh": 0, "scorer": "stale", **IDS}, ValueError, r"refresh=0 has to be within \[1, inf\)"),
     ({"momentum": 1, "scorer": "carried", **IDS}, ValueError, r"momentum=1 has to be within \[0, 1\)"),
+    ({"log_by": "classes"}, ValueError, "log_by='classes' has to be one of 'class', 'loss', or None.*'class'"),
+    ({"log_by": True}, TypeError, r"log_by=True \(bool\) has to be one of"),
     ({"generator_seed": -1}, ValueError, r"generator_seed=-1 has to be within \[0, inf\)"),
 ]
 EXCLUDED = [
@@ -61,6 +63,8 @@ EXCLUDED = [
     ({"selector": "uniform", "scale_factor": 0.3}, "scale_factor=0.3 needs scorer='forward' or scorer='stale'"),
     ({"scorer": "carried", "scale_factor": 0.3, **IDS}, "scale_factor=0.3 needs scorer='forward'"),
     ({"scorer": scorer, "scale_factor": 0.3}, "scale_factor=0.3 needs scorer='forward'"),
+    ({"log_by": "loss", "selector": "uniform"}, "selector='uniform' draws without scores"),
+    ({"log_by": "loss", "scorer": scorer, "scale_factor": 1}, "your own scorer gives others"),
     ({"reuse": "auto"}, "reuse='auto' reuses what the scoring forward computed"),
     ({"reuse": "on"}, "needs scale_factor=1, not 0.5"),
     ({**REUSE, "bn": "eval"}, "needs bn='frozen', not 'eval'"),
@@ -119,10 +123,17 @@ def test_numpy_numbers_and_all_kinds_of_keys_are_taken():
         ({"target": torch.zeros(7)}, ValueError, "input has 8 rows and target 7"),
         ({"target": 3}, TypeError, "target has to be a tensor"),
         ({"input": torch.tensor(1.0)}, TypeError, "input has to be a tensor of rows"),
+        ({"selector": "top"}, ValueError, "selector='top' has to be one of 'composer', 'cdf', 'topk', 'uniform'"),
+        ({"floor": 1.0}, ValueError, r"floor=1\.0 has to be within \[0, 1\): the share of the uniform distribution"),
+        ({"floor": 0.1, "selector": "uniform"}, ValueError, r"floor=0\.1 .* selector='uniform' is: set floor=0"),
+        ({"floor": 0.1, "selector": torch.topk}, ValueError, r"floor=0\.1 .* your own selector"),
+        ({"multiple_of": 0}, ValueError, r"multiple_of=0 has to be within \[1, inf\)"),
+        ({"generator": 3}, TypeError, r"generator=3 \(int\) has to be a torch\.Generator.*manual_seed\(3\)"),
+        ({"generator": 3, "keep": 1}, TypeError, r"generator=3 \(int\)"),
     ],
 )
-def test_the_function_refuses(arguments, error, message):
-    right = {"input": torch.zeros(8, 3), "target": torch.zeros(8), "model": nn.Identity(), "loss_fun": nn.L1Loss()}
+def test_the_function_refuses_before_anything_runs(arguments, error, message):
+    right = {"input": torch.zeros(8, 3), "target": torch.zeros(8), "model": None, "loss_fun": nn.L1Loss()}
     with pytest.raises(error, match=message):
         select_using_loss(**{**right, **arguments})
 

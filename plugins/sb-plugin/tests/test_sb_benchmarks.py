@@ -6,7 +6,6 @@ import importlib.util
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +16,6 @@ from torch.nn import functional as F
 from engine_core import Engine, Event, Logger, State
 
 STUDY = Path(__file__).parents[3] / "benchmarks" / "sb_study"
-HEADER = b"\0\0\x08\x02" + (2).to_bytes(4, "big") + (3).to_bytes(4, "big")
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +39,6 @@ def fashion(tmp_path):
             gzip.compress(bytes([0, 0, 8, rows.dim()]) + sizes + bytes(rows.numpy()), 1)
         )
     return tmp_path
-
-
-@pytest.mark.parametrize("pack", [bytes, gzip.compress])
-def test_idx_files_are_read_plain_and_gzipped(study, tmp_path, pack):
-    (tmp_path / "idx").write_bytes(pack(HEADER + bytes(range(6))))
-    assert study.data.read_idx(tmp_path / "idx").tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
 def test_compute_to_a_loss_is_interpolated_in_the_logarithm(study):
@@ -178,16 +170,6 @@ def test_it_prints_what_was_asked_for_and_a_goal_decides_the_exit_code():
     assert len(rows["kept"]) == 3, done.stderr
     assert rows["drawing"][:3] == ["0.5", "/", "vanilla"]
     assert done.returncode == int("MISS" in done.stdout)
-
-
-@pytest.mark.full
-def test_nothing_keeps_measuring_once_it_is_killed():
-    """What it starts holds its end of the pipe for as long as it lives."""
-    kinds = ("--kinds", "kept 0.5", "--rounds", "100000")
-    begun = subprocess.Popen([sys.executable, str(BENCHMARK), "mlp", *kinds], stdout=subprocess.PIPE)
-    time.sleep(8)
-    begun.kill()
-    begun.communicate(timeout=60)
 
 
 def test_a_ratio_is_that_of_steps_of_one_round(ratios):

@@ -144,23 +144,3 @@ def test_the_uniform_selector_calls_neither_model_nor_loss():
     kept, targets = select_using_loss(x, -x, never, never, generator=seeded(0), selector="uniform")
     assert torch.equal(kept, -targets)
     assert len(kept) == 4
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"selector": "top"}, ValueError, "selector='top' has to be one of 'composer', 'cdf', 'topk', 'uniform'"),
-        ({"floor": 1.0}, ValueError, r"floor=1\.0 has to be within \[0, 1\): the share of the uniform distribution"),
-        ({"floor": 0.1, "selector": "uniform"}, ValueError, r"floor=0\.1 .* selector='uniform' is: set floor=0"),
-        ({"floor": 0.1, "selector": torch.topk}, ValueError, r"floor=0\.1 .* your own selector"),
-        ({"multiple_of": 0}, ValueError, r"multiple_of=0 has to be within \[1, inf\)"),
-        ({"generator": 3}, TypeError, r"generator=3 \(int\) has to be a torch\.Generator.*manual_seed\(3\)"),
-    ],
-)
-@pytest.mark.parametrize("keep", [0.5, 1])
-def test_a_wrong_choice_is_refused_before_anything_runs(arguments, error, message, keep):
-    def never(x):
-        raise AssertionError
-
-    with pytest.raises(error, match=message):
-        select_using_loss(torch.zeros(8), torch.zeros(8), never, absolute, keep, **arguments)

@@ -32,6 +32,8 @@ def test_each_channel_is_multiplied_by_its_gate(shape):
         for c in range(6):
             image[c] /= 1 + math.exp(-sum(excite[c][k] * latent[k] for k in range(3)))
     torch.testing.assert_close(layer(x), expected, rtol=0, atol=1e-12)
+    slopes = torch.autograd.grad(layer(x).sum(), [layer.squeeze.weight, layer.excite.weight])
+    assert all(slope.abs().sum() > 0 for slope in slopes)
 
 
 @pytest.mark.parametrize(

@@ -125,3 +125,17 @@ def test_a_state_with_no_dtypes_is_refused_and_nothing_taken(gives, message):
         algorithm.load_state_dict({"generator": other, "gives": gives})
     assert algorithm.state_dict()["gives"] == saved["gives"]
     assert torch.equal(algorithm.state_dict()["generator"], saved["generator"])
+
+
+@pytest.mark.parametrize(
+    "function", [apply_blurpool, apply_squeeze_excite, apply_gated_linear_units, apply_fused_layernorm]
+)
+def test_a_model_that_is_compiled_afterwards_computes_the_same_in_one_graph(function):
+    model, x = net(), torch.randn(2, 1, 19, 19)
+    assert function(model)
+    torch.compiler.reset()
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    for is_mixed in (False, True):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_mixed):
+            torch.testing.assert_close(compiled(x), model(x))
+    torch.compiler.reset()
