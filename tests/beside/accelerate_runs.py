@@ -8,8 +8,9 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from torch.nn import functional as F
 
-from engine_core.errors import UnsupportedError
+from engine_core import Event
 from engine_core_accelerate import EngineLoop
+from engine_core_author.probes import at_events
 
 from .cases import (
     BATCH,
@@ -18,13 +19,12 @@ from .cases import (
     MOMENTUM,
     SEED,
     Words,
-    differences,
+    cell_of,
     ended,
     make_algorithms,
     make_loaders,
     make_net,
     make_words,
-    ours,
 )
 
 SETTINGS = ("step", "accumulation")
@@ -65,10 +65,28 @@ class Run:
         with self.loop.fit(self.model, self.optimizer, self.loader):
             yield
 
-    def epoch(self, loader=None):
-        for batch in self.loop.batches(self.loader if loader is None else loader):
+    def steps(self, loader=None):
+        """Train on batches, and yield the number of each when it is done."""
+        for number, batch in enumerate(self.loop.batches(self.loader if loader is None else loader)):
             self.loop.gradients(batch)
             self.optimizer.step()
+            yield number
+
+    def epoch(self, loader=None):
+        for _ in self.steps(loader):
+            pass
+
+    def rest(self, done):
+        """Train on what is left of an epoch of which so many batches are done."""
+        self.epoch(self.accelerator.skip_first_batches(self.loader, done))
+
+    def cut(self, batches, folder=None):
+        """Train on so many batches, save, and leave the epoch."""
+        for number in self.steps():
+            if number == batches - 1:
+                if folder:
+                    self.accelerator.save_state(folder)
+                break
 
     def evaluate(self):
         with self.loop.evaluation("eval", self.held) as results:
@@ -89,6 +107,11 @@ class Run:
 
     def ended(self):
         return ended(self.net, self.state, self.losses)
+
+
+def at(event, call):
+    """Return a callback that makes this call at one event."""
+    return at_events([Event(event)], lambda _, state: call(state))
 
 
 def make_accelerator(steps=1, **settings):
@@ -120,12 +143,6 @@ EVEN = 48
 
 @functools.cache
 def cell(setting, case):
-    """Run one cell of the table; return `equal`, `refused: REASON` or `differs: REASON`, where that is expected."""
-    try:
-        theirs = train(case, setting)
-    except UnsupportedError as error:
-        return f"refused: {str(error).partition(': ')[2]}"
+    """Run one cell of the table."""
     sizes = {} if setting == "step" else {"rows": EVEN, "microbatch_size": BATCH // 2}
-    found, reason = differences(theirs, ours(case, **sizes)), DIFFERS.get((setting, case))
-    assert bool(found) == (reason is not None), found or f"equal in spite of: {reason}"
-    return "equal" if reason is None else f"differs: {reason}"
+    return cell_of(lambda: train(case, setting), case, DIFFERS.get((setting, case)), **sizes)

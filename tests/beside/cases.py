@@ -15,8 +15,10 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from engine_core import Callback, Trainer
+from engine_core import Event, Trainer
+from engine_core.errors import UnsupportedError
 from engine_core.registry import Registry
+from engine_core_author.probes import at_events
 
 ROWS, BATCH, EPOCHS, SEED = 53, 8, 2, 3
 """The last batch of an epoch has 5 rows."""
@@ -136,18 +138,13 @@ def make_words(rows=24):
 def weights_of_words(batch):
     """Return what our Trainer makes of an epoch in batches of so many rows: weights, clock, losses."""
     net, losses = Words(), []
-
-    class Losses(Callback):
-        def batch_end(self, state, logger):
-            losses.append(state.loss.item())
-
     with Trainer(
         net,
         DataLoader(make_words(), batch_size=batch),
         loss_fn=nn.CrossEntropyLoss(),
         optimizers=torch.optim.SGD(net.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM),
         max_duration="1ep",
-        callbacks=[Losses()],
+        callbacks=[at_events([Event.BATCH_END], lambda _, state: losses.append(state.loss.item()))],
         device="cpu",
         progress_bar=False,
     ) as trainer:
@@ -192,14 +189,9 @@ def train_ours(case, **settings):
     """
     net, losses = make_net(), []
     train, held = make_loaders(batch=settings.pop("batch", BATCH), rows=settings.pop("rows", ROWS))
-
-    class Losses(Callback):
-        def eval_end(self, state, logger):
-            losses.append(state.metrics["eval/loss"])
-
     given = {
         "algorithms": make_algorithms(case),
-        "callbacks": [Losses()],
+        "callbacks": [at_events([Event.EVAL_END], lambda _, state: losses.append(state.metrics["eval/loss"]))],
         "device": "cpu",
         "max_duration": f"{EPOCHS}ep",
         "optimizers": torch.optim.SGD(net.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM),
@@ -236,6 +228,21 @@ def differences(one, other):
         found.append(f"{len(one.losses)} and {len(other.losses)} evaluations")
     pairs = enumerate(zip(one.losses, other.losses, strict=False))
     return found + [f"evaluation {n}: {a} and {b}" for n, (a, b) in pairs if abs(a - b) > OF_LOSSES * abs(a)]
+
+
+def cell_of(train, case, reason=None, **sizes):
+    """Return what a cell of the table says: `equal`, `refused: REASON`, or `differs: REASON` where one is given.
+
+    Args:
+        train: trains the case with a library.
+        sizes: of our run that it is compared with.
+    """
+    try:
+        apart = differences(train(), ours(case, **sizes))
+    except UnsupportedError as error:
+        return f"refused: {error}"
+    assert bool(apart) == (reason is not None), apart or f"equal in spite of: {reason}"
+    return "equal" if reason is None else f"differs: {reason}"
 
 
 def check_page(library, runs):

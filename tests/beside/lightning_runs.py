@@ -9,22 +9,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from engine_core.errors import UnsupportedError
 from engine_core_lightning import EngineCallback
 
-from .cases import (
-    BATCH,
-    EPOCHS,
-    LEARNING_RATE,
-    MOMENTUM,
-    SEED,
-    differences,
-    ended,
-    make_algorithms,
-    make_loaders,
-    make_net,
-    ours,
-)
+from .cases import BATCH, EPOCHS, LEARNING_RATE, MOMENTUM, SEED, cell_of, ended, make_algorithms, make_loaders, make_net
 
 ITS_WARNINGS = [
     pytest.mark.filterwarnings(f"ignore:{text}")
@@ -92,14 +79,6 @@ def make_callback(case, **arguments):
 
 EVEN_ROWS, PARTS = 48, 2
 """Under accumulation each step has as many microbatches: Lightning divides by their number, our Trainer by rows."""
-REFUSED = {
-    "step": (),
-    "black box": (
-        *("carried", "cutmix", "gradient_penalty", "label_smoothing", "mixup", "selective_backprop", "together"),
-    ),
-    "accumulation": ("carried", "gradient_penalty", "sam"),
-}
-"""By setting, the cases that the adapter has to refuse."""
 EACH_MICROBATCH = "each microbatch comes from the loader by itself, so {} for it; our Trainer's are cut from a batch"
 DIFFERS = {
     ("accumulation", "cutout"): EACH_MICROBATCH.format("places are drawn"),
@@ -127,20 +106,6 @@ def train(case, setting="step"):
 
 @functools.cache
 def cell(setting, case):
-    """Run one cell of the table; return `equal`, `refused: REASON` or `differs: REASON`.
-
-    Raises:
-        AssertionError: if a cell differs that should not, or the other way round.
-        UnsupportedError: if one is refused that should not be.
-    """
-    try:
-        trained = train(case, setting)
-    except UnsupportedError as error:
-        if case not in REFUSED[setting]:
-            raise
-        return f"refused: {error}"
-    assert case not in REFUSED[setting], f"{case} is not refused"
+    """Run one cell of the table."""
     sizes = {"rows": EVEN_ROWS, "microbatch_size": BATCH // PARTS} if setting == "accumulation" else {}
-    found, reason = differences(trained, ours(case, **sizes)), DIFFERS.get((setting, case))
-    assert bool(found) == bool(reason), found or f"{case} is equal in spite of: {reason}"
-    return f"differs: {reason}" if reason else "equal"
+    return cell_of(lambda: train(case, setting), case, DIFFERS.get((setting, case)), **sizes)

@@ -25,13 +25,12 @@ def algorithms(names):
     return [registry.load("algorithms", name)(**arguments) for name, arguments in names.items()]
 
 
-def saved(folder, *names, epochs=1, **settings):
-    """Train so many epochs with these algorithms, and save."""
+def saved(folder, *names, **settings):
+    """Train an epoch with these algorithms, and save."""
     run = Run([*names], **settings)
     with run.fit():
-        for _ in range(epochs):
-            run.epoch()
-            run.evaluate()
+        run.epoch()
+        run.evaluate()
         run.accelerator.save_state(folder)
     return run
 
@@ -43,11 +42,7 @@ def test_resumed_at_the_end_of_an_epoch_is_uninterrupted(tmp_path, names):
     resumed = Run(algorithms(names), seed=99)
     resumed.losses = cut.losses
     resumed.accelerator.load_state(tmp_path)
-    with resumed.fit():
-        assert resumed.state.timestamp.epoch == 1
-        resumed.epoch()
-        resumed.evaluate()
-    assert differences(resumed.ended(), whole) == []
+    assert differences(resumed.train(), whole) == []
     assert resumed.state.seed == 3
 
 
@@ -58,26 +53,15 @@ def test_resumed_within_an_epoch_by_skipping_batches_is_uninterrupted(tmp_path, 
     whole = Run(algorithms(names), **settings).train()
     cut = Run(algorithms(names), **{**settings, "accelerator": make_accelerator(steps)})
     with cut.fit():
-        for number, loaded in enumerate(cut.loop.batches(cut.loader)):
-            cut.loop.gradients(loaded)
-            cut.optimizer.step()
-            if number == 7:
-                cut.accelerator.save_state(tmp_path)
-                break
+        cut.cut(8, tmp_path)
     resumed = Run(algorithms(names), **{**settings, "accelerator": make_accelerator(steps)})
     resumed.accelerator.load_state(tmp_path)
     with resumed.fit():
         done = resumed.state.timestamp.batch_in_epoch
         assert done == 4
-        resumed.epoch(resumed.accelerator.skip_first_batches(resumed.loader, done * steps))
+        resumed.rest(done * steps)
         resumed.evaluate()
-        resumed.epoch()
-        resumed.evaluate()
-    assert differences(resumed.ended(), whole) == []
-
-
-def weights(run):
-    return {name: value.clone() for name, value in run.net.state_dict().items()}
+    assert differences(resumed.train(), whole) == []
 
 
 @pytest.mark.parametrize(
@@ -90,10 +74,10 @@ def weights(run):
 def test_what_a_checkpoint_needs_is_named_before_anything_is_loaded(tmp_path, had, has, says):
     saved(tmp_path, *algorithms(had))
     run = Run(algorithms(has))
-    before = weights(run)
+    before = [value.clone() for value in run.net.state_dict().values()]
     with pytest.raises(CheckpointError, match=says):
         run.accelerator.load_state(tmp_path)
-    assert all(torch.equal(value, before[name]) for name, value in weights(run).items())
+    assert all(map(torch.equal, run.net.state_dict().values(), before))
 
 
 def test_a_newer_format_is_named_before_anything_is_loaded(tmp_path):
@@ -113,20 +97,12 @@ def test_a_checkpoint_without_our_part_is_named_before_anything_is_loaded(tmp_pa
         run.accelerator.load_state(tmp_path)
 
 
-class Counter:
-    def state_dict(self):
-        return {"n": 3}
-
-    def load_state_dict(self, state):
-        raise AssertionError("not mine")
-
-
 def test_parts_in_another_order_are_named(tmp_path):
     first = make_accelerator()
-    first.register_for_checkpointing(Counter())
+    first.register_for_checkpointing(torch.nn.Linear(1, 1))
     saved(tmp_path, accelerator=first)
     run = Run()
-    run.accelerator.register_for_checkpointing(Counter())
+    run.accelerator.register_for_checkpointing(torch.nn.Linear(1, 1))
     with pytest.raises(CheckpointError, match="another object's state is in engine-core's place: register"):
         run.accelerator.load_state(tmp_path)
 

@@ -1,10 +1,12 @@
 """A loop with Accelerate that was interrupted goes on from whole steps: after exceptions, breaks and checkpoints."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from accelerate import DataLoaderConfiguration
 
-from engine_core import Algorithm, AlgorithmMetadata, Callback
+from engine_core import Algorithm, AlgorithmMetadata
 from engine_core.errors import EngineError
 
 from .accelerate_runs import EVEN, Run, make_accelerator
@@ -62,32 +64,34 @@ def by_hand(steps):
 
 
 def same(run, parameters):
-    return all(
-        torch.allclose(a, b, rtol=1e-5, atol=1e-6) for a, b in zip(run.net.parameters(), parameters, strict=True)
-    )
+    pairs = zip(run.net.parameters(), parameters, strict=True)
+    return all(torch.allclose(a, b, rtol=1e-5, atol=1e-6) for a, b in pairs)
 
 
-class Events(Callback):
-    def __init__(self):
+class Opens(Algorithm):
+    """Opens at the start of a batch, or of an epoch, what it shuts at its end."""
+
+    def __init__(self, of):
+        self.metadata = AlgorithmMetadata(events=(f"{of}_start", f"{of}_end"), writes=())
         self.heard = []
 
-    def batch_start(self, state, logger):
-        self.heard.append("start")
+    def match(self, event, state):
+        return True
 
-    def batch_end(self, state, logger):
-        self.heard.append("end")
+    def apply(self, event, state, logger):
+        self.heard.append(event.value.rpartition("_")[2])
 
 
 def test_a_batch_that_is_dropped_leaves_no_trace_in_the_next_step():
-    dropped, events = [], Events()
-    run = Run(loss_fn=Fails(3), callbacks=[events], net=plain())
+    dropped, events = [], Opens("batch")
+    run = Run([events], loss_fn=Fails(3), net=plain())
     with run.fit():
         train_on(run, dropped)
     batches = [*make_loaders()[0]]
     assert dropped == [2]
     assert same(run, by_hand([[batch] for batch in batches[:2] + batches[3:]]))
     assert run.state.timestamp[:3] == (1, 6, 53 - BATCH)
-    assert events.heard == ["start", "end"] * 2 + ["start"] + ["start", "end"] * 4
+    assert events.heard == ["start", "end"] * 7  # algorithms undo what they did in a step that is dropped
 
 
 def test_gradients_of_a_batch_that_failed_halfway_are_gone():
@@ -120,51 +124,16 @@ def test_a_step_of_several_batches_is_dropped_as_a_whole():
     assert run.state.timestamp[:3] == (1, 5, 5 * BATCH)
 
 
-class Opens(Algorithm):
-    """Opens at the start of a batch what it shuts at its end."""
-
-    metadata = AlgorithmMetadata(events=("batch_start", "batch_end"), writes=())
-
-    def __init__(self):
-        self.heard = []
-
-    def match(self, event, state):
-        return True
-
-    def apply(self, event, state, logger):
-        self.heard.append(event.value.removeprefix("batch_"))
-
-
-def test_algorithms_undo_what_they_did_in_a_step_that_is_dropped():
-    opens = Opens()
-    run = Run([opens], loss_fn=Fails(2))
-    with run.fit():
-        train_on(run, [])
-    assert opens.heard == ["start", "end"] * 7
-
-
 @pytest.mark.parametrize("how", ["break", "exception"])
 def test_steps_are_whole_after_one_that_was_cut_short(how):
     run, whole = accumulating(), accumulating().train(1)
-
-    def cut():
-        with run.fit():
-            for number, batch in enumerate(run.loop.batches(run.loader)):
-                run.loop.gradients(batch)
-                run.optimizer.step()
-                if number == 2:
-                    break
-            if how == "exception":
-                raise ZeroDivisionError
-
-    if how == "break":
-        cut()
-    else:
-        with pytest.raises(ZeroDivisionError):
-            cut()
+    with nullcontext() if how == "break" else pytest.raises(ZeroDivisionError), run.fit():
+        run.cut(3)
+        if how == "exception":
+            raise ZeroDivisionError
     assert run.state.timestamp[:3] == (0, 1, BATCH)
     with run.fit():
-        run.epoch(run.accelerator.skip_first_batches(run.loader, 2))
+        run.rest(2)
         run.evaluate()
     assert run.state.timestamp[:3] == (1, 6, EVEN)
     assert differences(run.ended(), whole) == []
@@ -173,15 +142,10 @@ def test_steps_are_whole_after_one_that_was_cut_short(how):
 def test_steps_are_whole_after_a_checkpoint_within_one(tmp_path):
     whole, cut, resumed = accumulating("ema").train(1), accumulating("ema"), accumulating("ema")
     with cut.fit():
-        for number, batch in enumerate(cut.loop.batches(cut.loader)):
-            cut.loop.gradients(batch)
-            cut.optimizer.step()
-            if number == 4:
-                cut.accelerator.save_state(tmp_path)
-                break
+        cut.cut(5, tmp_path)
     resumed.accelerator.load_state(tmp_path)
     with resumed.fit():
-        resumed.epoch(resumed.accelerator.skip_first_batches(resumed.loader, 4))
+        resumed.rest(4)
         resumed.evaluate()
     assert differences(resumed.ended(), whole) == []
 
@@ -189,12 +153,7 @@ def test_steps_are_whole_after_a_checkpoint_within_one(tmp_path):
 def test_a_resumed_epoch_has_no_more_steps_than_its_loader(tmp_path):
     cut, resumed = Run("ema"), Run("ema")
     with cut.fit():
-        for batch in cut.loop.batches(cut.loader):
-            cut.loop.gradients(batch)
-            cut.optimizer.step()
-            if cut.state.timestamp.batch == 2:
-                cut.accelerator.save_state(tmp_path)
-                break
+        cut.cut(3, tmp_path)
     resumed.accelerator.load_state(tmp_path)
     message = r"^batches\(\): the epoch has had its 7 steps; .* accelerator.skip_first_batches\(train, done\)"
     with pytest.raises(EngineError, match=message), resumed.fit():
@@ -218,9 +177,7 @@ def train_saving(run, sets_epoch, folder, saves_at=0):
                 loader = run.accelerator.skip_first_batches(loader, clock.batch_in_epoch)
             for each in (run.loader, loader) if sets_epoch else ():
                 each.set_epoch(clock.epoch)
-            for batch in run.loop.batches(loader):
-                run.loop.gradients(batch)
-                run.optimizer.step()
+            for _ in run.steps(loader):
                 if run.state.timestamp.batch == saves_at - 1 != 6:
                     run.accelerator.save_state(folder)
             if run.state.timestamp.batch == saves_at == 7:
@@ -243,50 +200,27 @@ def test_a_resumed_run_with_shuffled_batches_is_as_the_page_says(tmp_path, is_se
     assert (found == []) == is_equal
 
 
-class Flips(Algorithm):
-    """Opens at the start of an epoch what it shuts at its end."""
-
-    metadata = AlgorithmMetadata(events=("epoch_start", "epoch_end"), writes=())
-
-    def __init__(self):
-        self.is_open = False
-
-    def match(self, event, state):
-        return True
-
-    def apply(self, event, state, logger):
-        self.is_open = event.value == "epoch_start"
-
-
 def test_an_epoch_that_an_exception_undid_starts_again():
-    algorithm = Flips()
-    run, open_at = Run([algorithm]), []
+    opens = Opens("epoch")
+    run = Run([opens])
     with pytest.raises(ZeroDivisionError), run.fit():
-        for batch in run.loop.batches(run.loader):
-            run.loop.gradients(batch)
-            run.optimizer.step()
-            if run.state.timestamp.batch == 2:
+        for number in run.steps():
+            if number == 2:
                 raise ZeroDivisionError
-    assert not algorithm.is_open
+    assert opens.heard == ["start", "end"]
     with run.fit():
-        for batch in run.loop.batches(run.accelerator.skip_first_batches(run.loader, 2)):
-            open_at.append(algorithm.is_open)
-            run.loop.gradients(batch)
-            run.optimizer.step()
-    assert open_at == [True] * 5 and not algorithm.is_open
+        for _ in run.steps(run.accelerator.skip_first_batches(run.loader, 2)):
+            assert opens.heard == ["start", "end", "start"]
+    assert opens.heard == ["start", "end"] * 2
 
 
 def test_a_break_at_the_last_batch_ends_no_epoch():
     run = Run()
     with run.fit():
-        for number, batch in enumerate(run.loop.batches(run.loader)):
-            run.loop.gradients(batch)
-            run.optimizer.step()
-            if number == 6:
-                break
+        run.cut(7)
         with pytest.raises(EngineError, match="the epoch has had its 7 steps"):
             run.epoch()
-        run.epoch(run.accelerator.skip_first_batches(run.loader, 7))
+        run.rest(7)
         assert run.state.timestamp[:2] == (1, 7)
         run.epoch()
     assert run.state.timestamp[:2] == (2, 14)

@@ -34,23 +34,15 @@ def test_outside_of_a_fit_each_is_refused():
         first(run)
 
 
-def test_gradients_are_asked_for_once():
-    run = Run()
-    with run.fit():
-        for batch in run.loop.batches(run.loader):
-            run.loop.gradients(batch)
-            with pytest.raises(EngineError, match=r"^gradients\(batch\) .* no batch waits for it: .* gives, once"):
-                run.loop.gradients(batch)
-            break
-
-
-def test_gradients_are_those_of_the_very_batch():
+def test_gradients_are_asked_for_once_and_of_the_very_batch():
     run = Run()
     with run.fit():
         for batch in run.loop.batches(run.loader):
             with pytest.raises(EngineError, match=r"waits for gradients\(batch\), with the very batch; break after"):
                 run.loop.gradients([*batch])
             run.loop.gradients(batch)
+            with pytest.raises(EngineError, match=r"^gradients\(batch\) .* no batch waits for it: .* gives, once"):
+                run.loop.gradients(batch)
             break
 
 
@@ -94,20 +86,16 @@ def test_accumulating_twice_is_refused():
 # ---- what is given
 
 
-def test_a_model_of_another_init_is_refused():
+def test_a_second_init_and_a_model_of_another_one_are_refused():
     run = Run()
+    with pytest.raises(EngineError, match=r"init\(\) was called before: make another EngineLoop for another model"):
+        run.loop.init(run.net)
     run.model = run.accelerator.prepare(make_net())
     with pytest.raises(EngineError, match=r"^fit\(\) takes the model that init\(model\) returned, as"), run.fit():
         pass
     bare = EngineLoop(run.accelerator, loss_fn=nn.MSELoss())
     with pytest.raises(EngineError, match=r"the model that init\(model\) returned"):
         bare.fit(run.model, run.optimizer).__enter__()
-
-
-def test_init_is_called_once():
-    run = Run()
-    with pytest.raises(EngineError, match=r"init\(\) was called before: make another EngineLoop for another model"):
-        run.loop.init(run.net)
 
 
 def test_an_optimizer_from_before_init_is_refused_if_parameters_are_new():
@@ -154,15 +142,12 @@ def test_other_ways_to_share_a_model_are_refused(kind):
         EngineLoop(accelerator)
 
 
-def test_tensor_parallelism_is_refused():
+def test_tensor_parallelism_and_data_parallel_are_refused():
     accelerator = make_accelerator()
     config = type("Config", (), {"tp_size": 2, "cp_size": 1})()
     accelerator.__class__ = type("Split", (Accelerator,), {"parallelism_config": config})
     with pytest.raises(UnsupportedError, match="EngineLoop can't work with tp: use"):
         EngineLoop(accelerator)
-
-
-def test_data_parallel_is_refused():
     run = Run()
     run.model = nn.DataParallel(run.net)
     with pytest.raises(UnsupportedError, match="DataParallel: start one process for each device"), run.fit():

@@ -6,24 +6,19 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from engine_core import Callback
-from engine_core.errors import ArgumentTypeError, EngineError, UnsupportedError
+from engine_core import Event
+from engine_core.errors import EngineError, UnsupportedError
+from engine_core_author.probes import at_events
 
-from .accelerate_runs import EVEN, Run, make_accelerator
+from .accelerate_runs import EVEN, Run, at, make_accelerator
 from .cases import BATCH, LEARNING_RATE, MOMENTUM, differences, make_loaders, make_net, train_ours
-
-
-def at(event, call):
-    return type("At", (Callback,), {event: lambda self, state, logger: call(state)})()
 
 
 @pytest.mark.parametrize(("stops_at", "clock"), [(7, (1, 0)), (9, (1, 2))])
 def test_a_stop_ends_after_its_batch(stops_at, clock):
     events = []
-    names = ("epoch_start", "epoch_end", "batch_checkpoint", "fit_end")
-    journal = type("J", (Callback,), {n: lambda self, state, logger, n=n: events.append(n) for n in names})
     stop = at("batch_end", lambda state: state.timestamp.batch == stops_at and state.stop_training())
-    run = Run(callbacks=[stop, journal()])
+    run = Run(callbacks=[stop, at_events([*Event], lambda event, _: events.append(event.value))])
     with run.fit():
         for _ in range(4):
             run.epoch()
@@ -38,24 +33,9 @@ def test_the_rest_of_an_epoch_needs_the_whole_to_be_known():
     run = Run(callbacks=[at("batch_end", lambda state: state.timestamp.batch == 2 and state.stop_training())])
     with run.fit():
         run.epoch()
-    with (
-        pytest.raises(
-            EngineError, match=r"continues an epoch: give the whole of it to fit\(model, optimizer, loader\)"
-        ),
-        run.loop.fit(run.model, run.optimizer),
-    ):
-        run.epoch(run.accelerator.skip_first_batches(run.loader, 2))
-
-
-def test_a_model_comes_first():
-    run = Run()
-    with (
-        pytest.raises(
-            ArgumentTypeError, match=r"fit\(model, optimizer\) takes a model first, not AcceleratedOptimizer"
-        ),
-        run.loop.fit(run.optimizer, run.model),
-    ):
-        pass
+    says = r"continues an epoch: give the whole of it to fit\(model, optimizer, loader\)"
+    with pytest.raises(EngineError, match=says), run.loop.fit(run.model, run.optimizer):
+        run.rest(2)
 
 
 def test_the_next_fit_goes_on_after_a_stop():
@@ -65,10 +45,9 @@ def test_the_next_fit_goes_on_after_a_stop():
     with run.fit():
         run.epoch()
     with run.fit():
-        run.epoch(run.accelerator.skip_first_batches(run.loader, 2))
+        run.rest(2)
         run.evaluate()
-        run.epoch()
-        run.evaluate()
+    run.train()
     assert began == [0, 7]
     assert differences(run.ended(), Run("ema").train()) == []
 
@@ -96,9 +75,7 @@ def test_a_scheduler_steps_as_the_user_says_and_state_shows_it():
     scheduler = run.accelerator.prepare(made)
     with run.loop.fit(run.model, run.optimizer, run.loader, scheduler):
         assert [*run.state.schedulers] == [made]
-        for batch in run.loop.batches(run.loader):
-            run.loop.gradients(batch)
-            run.optimizer.step()
+        for _ in run.steps():
             scheduler.step()
     assert rates == [LEARNING_RATE * 0.5**n for n in range(1, 8)]
 

@@ -9,11 +9,9 @@ from torch import nn
 from torch.utils.data import Dataset, SequentialSampler
 
 from engine_core import Callback
-from engine_core.errors import UnsupportedError
 from engine_core_transformers import EngineTrainer
 
 from .cases import (
-    ALONE,
     BATCH,
     EPOCHS,
     LEARNING_RATE,
@@ -21,17 +19,15 @@ from .cases import (
     ROWS,
     SEED,
     Words,
-    differences,
+    cell_of,
     ended,
     make_algorithms,
     make_data,
     make_net,
     make_words,
-    ours,
 )
 
 STEP, BLACK_BOX, ACCUMULATION = SETTINGS = ("step", "black box", "accumulation")
-CASES_OF_THE_TABLE = ("none", *ALONE, "carried", "together")
 KEYS = {"input_key": "pixel_values", "target_key": "labels", "index_key": "index"}
 _BY_BATCH = "AFTER_DATALOADER fires for each batch of the loader, and our Trainer's for all rows of the step: it "
 DIFFERS = {
@@ -174,16 +170,6 @@ def train(case, setting=STEP):
 
 @functools.cache
 def cell(setting, case):
-    """Return `equal`, `refused: REASON`, or `differs: REASON` as in DIFFERS."""
-    try:
-        found = train(case, setting)
-    except UnsupportedError as error:
-        return f"refused: {error}"
+    """Run one cell of the table."""
     sizes = {"batch": ACCUMULATED * BATCH, "microbatch_size": BATCH} if setting == ACCUMULATION else {}
-    apart = differences(found, ours(case, **sizes))
-    known = DIFFERS.get((setting, case))
-    if not apart:
-        assert known is None, f"equal in spite of {known!r}"
-        return "equal"
-    assert known is not None, apart
-    return f"differs: {known}"
+    return cell_of(lambda: train(case, setting), case, DIFFERS.get((setting, case)), **sizes)
