@@ -8,9 +8,10 @@ import torch
 from accelerate import DataLoaderConfiguration, DistributedDataParallelKwargs
 from accelerate.utils import broadcast_object_list, gather_object
 
+from engine_core import Callback
 from engine_core.errors import UnsupportedError
 
-from .accelerate_runs import Run, at, make_accelerator, train_words
+from .accelerate_runs import Run, make_accelerator, train_words
 from .cases import SB, make_algorithms, make_data
 
 Loader = torch.utils.data.DataLoader
@@ -21,6 +22,11 @@ def loaders(rows=32, batch=4):
     data = make_data(rows=rows + 8)
     train, held = torch.utils.data.Subset(data, range(rows)), torch.utils.data.Subset(data, range(rows, rows + 8))
     return Loader(train, batch_size=batch), Loader(held, batch_size=4)
+
+
+def at(event, call):
+    """Return a callback of every rank that makes this call at one event."""
+    return type("At", (Callback,), {event: lambda self, state, logger: call(state)})()
 
 
 def weights(run):
@@ -88,7 +94,8 @@ def chosen():
         loaders=loaders(),
         callbacks=[at("before_forward", lambda state: kept.append(len(state.batch[0])))],
     )
-    run.train(1)
+    with run.fit():
+        run.epoch()
     return {"weights": weights(run), "kept": kept}
 
 

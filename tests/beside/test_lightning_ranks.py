@@ -8,7 +8,7 @@ from engine_core.errors import UnsupportedError
 from engine_core_author.probes import at_events
 
 from .cases import make_loaders
-from .lightning_runs import ITS_WARNINGS, Digits, make_callback, make_trainer
+from .lightning_runs import ITS_WARNINGS, Digits, Whole, make_callback, make_trainer
 
 pytestmark = [
     *ITS_WARNINGS,
@@ -81,13 +81,6 @@ def test_what_waits_for_gradients_that_dont_come_is_refused():
 
 
 def test_the_second_pass_of_sam_goes_through_ddp_and_the_module_may_be_the_model(tmp_path):
-    class Whole(Digits):
-        def forward(self, x):
-            return self.net(x)
-
-        def training_step(self, batch, batch_idx):
-            return self.criterion(self(batch[0]), batch[1])
-
     def write(_, state):
         torch.save([*state.model.parameters()], tmp_path / f"{state.rank}.pt")
 

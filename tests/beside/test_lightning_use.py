@@ -1,9 +1,5 @@
 """The callback in use: the module as it was found, runs in a row, other loaders and modules, the other import name."""
 
-import re
-import warnings
-from pathlib import Path
-
 import lightning.pytorch as pl
 import pytest
 import pytorch_lightning
@@ -18,7 +14,7 @@ from engine_core_author.probes import Injected, at_events, raise_at
 from engine_core_lightning import EngineCallback
 
 from .cases import BATCH, differences, ended, make_data, make_loaders, make_net, train_ours
-from .lightning_runs import ITS_WARNINGS, Digits, make_callback, make_trainer
+from .lightning_runs import ITS_WARNINGS, Digits, Whole, make_callback, make_trainer
 
 pytestmark = ITS_WARNINGS
 
@@ -92,13 +88,6 @@ def test_layers_that_come_late_get_their_surgery(hook):
 
 
 def test_the_module_itself_is_the_model_by_default():
-    class Whole(Digits):
-        def forward(self, x):
-            return self.net(x)
-
-        def training_step(self, batch, batch_idx):
-            return self.criterion(self(batch[0]), batch[1])
-
     callback = make_callback("together", model=None)
     module = fit(callback, Whole())
     left = ended(module, callback.state, module.losses, prefix="net.")
@@ -118,9 +107,8 @@ def test_without_a_fit_nothing_happens(what):
     callback = make_callback("squeeze_excite", callbacks=[at_events(Event, lambda event, _: heard.append(event))])
     module = Full()
     before = [*module.net.state_dict()]
-    getattr(make_trainer([callback]), what)(module, make_loaders()[1], verbose=False) if what != "predict" else (
-        make_trainer([callback]).predict(module, make_loaders()[1])
-    )
+    quiet = {} if what == "predict" else {"verbose": False}
+    getattr(make_trainer([callback]), what)(module, make_loaders()[1], **quiet)
     assert heard == [] and [*module.net.state_dict()] == before
 
 
@@ -144,15 +132,12 @@ def test_by_lightnings_other_name():
 
 
 def test_a_loader_without_length():
-    class Stream(IterableDataset):
-        def __iter__(self):
-            data = make_data()
-            return iter([data[n] for n in range(len(data))])
-
+    data = make_data()
+    stream = type("Stream", (IterableDataset,), {"__iter__": lambda self: iter([data[n] for n in range(len(data))])})()
     heard = []
     watch = at_events([Event.EPOCH_START, Event.EPOCH_END], lambda event, _: heard.append(event.value))
     callback = make_callback("ema", callbacks=[watch])
-    module = fit(callback, loaders=(DataLoader(Stream(), batch_size=BATCH), make_loaders()[1]))
+    module = fit(callback, loaders=(DataLoader(stream, batch_size=BATCH), make_loaders()[1]))
 
     assert callback.state.dataloader_len is None and heard == ["epoch_start", "epoch_end"] * 2
     assert differences(ended(module.net, callback.state, module.losses), train_ours("ema")) == []
@@ -200,43 +185,18 @@ def test_a_scheduler_of_accumulation_sets_the_length_of_each_epoch(before):
     found = []
 
     def look(event, state):
-        found.append((event.value, state.dataloader_len, str(state.max_duration), state.get_elapsed_duration()))
+        found.append((event.value, state.dataloader_len, str(state.max_duration), state.get_elapsed_duration().value))
 
     callback = make_callback("none", callbacks=[at_events([Event.FIT_START, Event.EPOCH_START, Event.FIT_END], look)])
     both = [callback, GradientAccumulationScheduler({0: 4, 1: 2})]
     trainer = make_trainer(both if before else both[::-1], max_epochs=2, max_steps=7)
     trainer.fit(Digits(), *make_loaders())  # 7 batches: steps of 4 and 3, then of 2, 2, 2 and 1
 
-    ours = [
-        (event, length, "2ep", done)
-        for event, length, done in [
-            ("fit_start", 2, 0),
-            ("epoch_start", 2, 0),
-            ("epoch_start", 4, 0.5),
-            ("fit_end", 4, 1),
-        ]
+    assert found == [
+        *(("fit_start", 2, "2ep", 0), ("epoch_start", 2, "2ep", 0)),
+        *(("epoch_start", 4, "2ep", 0.5), ("fit_end", 4, "2ep", 1)),
     ]
-    assert [(*entry[:3], entry[3].value) for entry in found] == ours and trainer.global_step == 6
-
-
-def test_the_program_of_the_how_to_runs_and_is_short(monkeypatch, tmp_path, capsys):
-    program = Path(__file__).parents[2] / "docs" / "examples" / "beside" / "lightning_trainer.py"
-    text = program.read_text(encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        exec(compile(text, program, "exec"), {"__name__": "__main__"})
-    assert float(capsys.readouterr().out.split()[-1]) > 0.9
-    assert len(text.splitlines()) <= 40
-
-
-def test_the_program_of_the_readme_runs(monkeypatch, tmp_path):
-    page = Path(__file__).parents[2] / "plugins" / "engine-core-lightning" / "README.md"
-    (program,) = re.findall("```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
-    monkeypatch.chdir(tmp_path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        exec(program, {"__name__": "__main__"})
+    assert trainer.global_step == 6
 
 
 def test_what_stood_in_the_module_stands_there_again():

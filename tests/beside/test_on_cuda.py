@@ -66,6 +66,3 @@ def test_an_algorithm_does_on_the_card_what_it_does_in_our_trainer(library, case
     # Most are equal to the bit. Where convolutions or sizes change, the card adds up in an order of its own.
     assert furthest(theirs.weights, ours.weights) < ROUNDING
     assert furthest(theirs.averages, ours.averages) < ROUNDING
-
-
-ROUNDING = 1e-6

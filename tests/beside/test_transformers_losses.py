@@ -36,19 +36,18 @@ class Behind(transformers.Trainer):
         raise AssertionError("is called")
 
 
-class Before(EngineTrainerMixin, Behind):
-    pass
-
-
 def made(kind, tmp_path, **given):
     args = arguments(tmp_path, max_steps=2, eval_strategy="no", save_strategy="no")
     return kind(Net(), args, train_dataset=Digits(0, 53), **{"loss_fn": LOSS, "algorithms": ["ema"], **given})
 
 
+def before(kind):
+    return type("Before", (EngineTrainerMixin, kind), {})
+
+
 def test_a_loss_that_algorithms_can_not_see_is_refused(tmp_path):
-    with pytest.raises(
-        EngineError, match=r"Hides\.compute_loss hides the loss .* call super\(\)\.compute_loss\(\.\.\.\)"
-    ):
+    says = r"Hides\.compute_loss hides the loss .* call super\(\)\.compute_loss\(\.\.\.\)"
+    with pytest.raises(EngineError, match=says):
         made(Hides, tmp_path).train()
     made(Hides, tmp_path, loss_fn=None).train()  # a black box
     assert made(Doubles, tmp_path).train().global_step == 2
@@ -56,7 +55,7 @@ def test_a_loss_that_algorithms_can_not_see_is_refused(tmp_path):
 
 def test_the_loss_of_a_class_behind_the_mixin_is_not_dropped_in_silence(tmp_path):
     with pytest.raises(ArgumentError, match=r"loss_fn is the loss, and Behind\.compute_loss is another: leave one of"):
-        made(Before, tmp_path)
+        made(before(Behind), tmp_path)
 
 
 def test_what_is_no_loss_and_what_has_no_labels_is_named(tmp_path):
@@ -156,13 +155,9 @@ class Refuses(transformers.Trainer):
         return super().compute_loss(model, inputs, return_outputs, **kwargs)
 
 
-class BeforeRefuses(EngineTrainerMixin, Refuses):
-    pass
-
-
 def test_outputs_that_nobody_asks_for_are_not_asked_for_in_training(tmp_path):
-    made(BeforeRefuses, tmp_path, loss_fn=None).train()
-    trainer = make_trainer(tmp_path, ["ema"], kind=BeforeRefuses, loss_fn=None)
+    made(before(Refuses), tmp_path, loss_fn=None).train()
+    trainer = make_trainer(tmp_path, ["ema"], kind=before(Refuses), loss_fn=None)
     trainer.train()
     assert trainer.engine_state.metrics["eval_loss"] > 0
 
@@ -199,8 +194,6 @@ class Scores(Told):
 
 
 def test_a_model_without_logits_is_named_with_what_it_gives(tmp_path):
-    with pytest.raises(
-        ArgumentError,
-        match=r"Scores gives scores and other, and loss_fn takes .logits.: let its forward .*leave loss_fn out",
-    ):
+    says = "Scores gives scores and other, and loss_fn takes .logits.: let its forward .*leave loss_fn out"
+    with pytest.raises(ArgumentError, match=says):
         make_trainer(tmp_path, model=Scores()).train()

@@ -6,7 +6,9 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-import engine_core
+from engine_core import Event
+from engine_core import Trainer as OurTrainer
+from engine_core_author.probes import at_events
 from engine_core_transformers.logits import LogitsLoss
 
 from . import cases
@@ -20,19 +22,10 @@ THREE = {**cases.TOGETHER, "selective_backprop": {**cases.SB, "scale_factor": 1}
 def bert():
     """Return a small BERT without dropout, the same each time."""
     torch.manual_seed(1)
-    return transformers.BertForSequenceClassification(
-        transformers.BertConfig(
-            vocab_size=30,
-            hidden_size=16,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            intermediate_size=24,
-            max_position_embeddings=12,
-            num_labels=3,
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-        )
-    )
+    sizes = {"vocab_size": 30, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_labels": 3}
+    sizes |= {"intermediate_size": 24, "max_position_embeddings": 12}
+    config = transformers.BertConfig(**sizes, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    return transformers.BertForSequenceClassification(config)
 
 
 def sentences(count=27):
@@ -73,11 +66,8 @@ def in_ours(rows):
     """Return a model that our Trainer trained and the losses of its evaluations."""
     model, losses = bert(), []
 
-    class Keep(engine_core.Callback):
-        def eval_end(self, state, logger):
-            losses.append(state.metrics["eval/loss"])
-
-    with engine_core.Trainer(
+    keep = at_events([Event.EVAL_END], lambda _, state: losses.append(state.metrics["eval/loss"]))
+    with OurTrainer(
         model,
         DataLoader(rows, batch_size=8),
         eval_dataloader=DataLoader(rows[:10], batch_size=8),
@@ -85,7 +75,7 @@ def in_ours(rows):
         max_duration=f"{EPOCHS}ep",
         optimizers=sgd(model),
         algorithms=make_algorithms("three", keys=KEYS),
-        callbacks=[Keep()],
+        callbacks=[keep],
         seed=SEED,
         device="cpu",
         progress_bar=False,

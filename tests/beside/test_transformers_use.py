@@ -1,6 +1,7 @@
 """Bad use of EngineTrainer is refused by name; models and accelerators are left as found; other uses work."""
 
 import copy
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -61,24 +62,19 @@ def test_what_splits_batches_or_weights_is_refused(tmp_path, monkeypatch):
 
 def test_a_private_name_that_is_gone_is_told_with_version_and_range(tmp_path, monkeypatch):
     monkeypatch.delattr(transformers.Trainer, "_save_optimizer_and_scheduler")
-    with pytest.raises(
-        UnsupportedError,
-        match=r"engine-core-transformers can't work with transformers 5\..*: it lacks "
-        r"Trainer._save_optimizer_and_scheduler; install 'transformers.*>=",
-    ):
+    says = (
+        r"can't work with transformers 5\..*: it lacks Trainer._save_optimizer_and_scheduler; install 'transformers.*>="
+    )
+    with pytest.raises(UnsupportedError, match=says):
         make_trainer(tmp_path)
 
 
 def test_all_that_are_refused_are_named_at_once_before_the_model_changes(tmp_path):
     model = Net()
     names = [*model.state_dict()]
+    algorithms = [("squeeze_excite", {"min_channels": 1}), ("label_smoothing", {"target_key": "labels"}), "mixup"]
     with pytest.raises(UnsupportedError) as caught:
-        make_trainer(
-            tmp_path,
-            [("squeeze_excite", {"min_channels": 1}), ("label_smoothing", {"target_key": "labels"}), "mixup"],
-            model=model,
-            loss_fn=None,
-        )
+        make_trainer(tmp_path, algorithms, model=model, loss_fn=None)
     lines = str(caught.value).splitlines()
     assert [line.partition(" (")[0] for line in lines[1:]] == ["- LabelSmoothing", "- MixUp"]
     assert all("give EngineTrainer(loss_fn=...)" in line for line in lines[1:])
@@ -111,12 +107,10 @@ def test_the_model_and_the_accelerator_are_left_as_found(event, tmp_path):
     trainer, weights = make_trainer(tmp_path, make_algorithms("together", keys=KEYS)), []
     watch = at_events([Event.BATCH_END], lambda _, s: weights.append(copy.deepcopy(s.model.state_dict())))
     trainer.engine_state.callbacks.append(watch)
-    if event is None:
-        trainer.train()
-    else:
+    if event is not None:
         trainer.engine_state.callbacks.append(raise_at(event, 2))
-        with pytest.raises(Injected):
-            trainer.train()
+    with nullcontext() if event is None else pytest.raises(Injected):
+        trainer.train()
 
     assert hold(trainer.model) == hold(plain.model)
     assert hold(trainer.accelerator) == hold(plain.accelerator)
@@ -159,16 +153,9 @@ def test_model_init_has_init_on_each_model(tmp_path):
             return self.optimizer
 
     losses, models = Losses(), []
-    trainer = WithOptimizer(
-        None,
-        arguments(tmp_path),
-        model_init=lambda: models.append(Net()) or models[-1],
-        train_dataset=Digits(),
-        eval_dataset=Digits(53, 73),
-        algorithms=make_algorithms("squeeze_excite"),
-        engine_callbacks=[losses],
-        loss_fn=nn.CrossEntropyLoss(),
-    )
+    data = {"train_dataset": Digits(), "eval_dataset": Digits(53, 73), "loss_fn": nn.CrossEntropyLoss()}
+    given = {"algorithms": make_algorithms("squeeze_excite"), "engine_callbacks": [losses], **data}
+    trainer = WithOptimizer(None, arguments(tmp_path), model_init=lambda: models.append(Net()) or models[-1], **given)
     for _ in range(2):
         del losses.losses[:]
         trainer.train()
@@ -176,20 +163,13 @@ def test_model_init_has_init_on_each_model(tmp_path):
     assert len(models) == 3 and all(len([*model.parameters()]) == len([*models[0].parameters()]) for model in models)
 
 
-class Endless(torch.utils.data.IterableDataset):
-    """Rows without a number of them."""
-
-    def __iter__(self):
-        return iter([Digits()[number] for number in range(20)])
-
-
 def test_a_loader_without_length_counts_epochs_as_they_end(tmp_path):
     epochs = []
     watch = at_events([Event.EPOCH_START, Event.EPOCH_END], lambda e, s: epochs.append((e.value, s.timestamp.batch)))
     args = {"max_steps": 5, **QUIET}
-    trainer = make_trainer(
-        tmp_path, make_algorithms("swa"), train_dataset=Endless(), args=args, engine_callbacks=[watch]
-    )
+    rows = {"__iter__": lambda self: iter([Digits()[number] for number in range(20)])}
+    endless = type("Endless", (torch.utils.data.IterableDataset,), rows)()
+    trainer = make_trainer(tmp_path, make_algorithms("swa"), train_dataset=endless, args=args, engine_callbacks=[watch])
     trainer.train()
     assert epochs == [("epoch_start", 0), ("epoch_end", 3), ("epoch_start", 3)]
     assert trainer.engine_state.dataloader_len is None
@@ -197,26 +177,20 @@ def test_a_loader_without_length_counts_epochs_as_they_end(tmp_path):
 
 
 def test_the_mixin_stands_before_the_sequence_trainer(tmp_path):
-    class SequenceTrainer(InOrder, EngineTrainerMixin, transformers.Seq2SeqTrainer):
-        """As in the page."""
-
+    sequence_trainer = type("SequenceTrainer", (InOrder, EngineTrainerMixin, transformers.Seq2SeqTrainer), {})
     sizes = {"vocab_size": 20, "d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
     config = transformers.T5Config(**sizes, dropout_rate=0.0, decoder_start_token_id=0)
     torch.manual_seed(0)
     model = transformers.T5ForConditionalGeneration(config)
     rows = [{"input_ids": torch.arange(1, 6) + n, "labels": torch.arange(2, 6) + n} for n in range(6)]
     same = vars(arguments(tmp_path, num_train_epochs=1))
-    kept = ("output_dir", "eval_strategy", "save_strategy", "num_train_epochs", "use_cpu")
+    kept = ("output_dir", "eval_strategy", "save_strategy", "num_train_epochs", "use_cpu", "report_to", "disable_tqdm")
     args = transformers.Seq2SeqTrainingArguments(
-        **{name: same[name] for name in kept},
-        report_to=[],
-        disable_tqdm=True,
-        predict_with_generate=True,
-        generation_max_length=6,
+        **{name: same[name] for name in kept}, predict_with_generate=True, generation_max_length=6
     )
     events = []
     watch = at_events([Event.EVAL_AFTER_FORWARD, Event.EVAL_END], lambda event, _: events.append(event.value))
-    trainer = SequenceTrainer(
+    trainer = sequence_trainer(
         model, args, train_dataset=rows, eval_dataset=rows, algorithms=["ema"], engine_callbacks=[watch]
     )
     trainer.train()

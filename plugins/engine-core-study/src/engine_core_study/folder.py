@@ -37,7 +37,7 @@ class StudyResults:
 
     @property
     def arms(self) -> dict[str, Any]:
-        """What was found of each arm, by its name: `values`, `cost`, `ladder` and `to_target`."""
+        """Return the arms by name, each with its `values`, `cost`, `ladder` and `to_target`."""
         return {arm["name"]: arm for arm in self.content["arms"]}
 
     @property
