@@ -88,7 +88,7 @@ def test_each_arm_tunes_the_keys_that_it_has_and_lengths_make_a_ladder(write):
     pairs = itertools.product((0.1, 0.5), (0.1, 0.2, 0.3))
     assert labels == [f"optimizer.args.lr={lr}, algorithms[Noise].args.scale={scale}" for lr, scale in pairs]
     assert config(design, "noisy", 4)["algorithms"] == [{**NOISE, "args": {"scale": 0.2}}]
-    assert (design.lengths, design.report, design.tune_seed) == (("1ep", "4ep"), ("test/accuracy",), 6)
+    assert (design.lengths, design.report, design.tune_seed) == (("1ep", "4ep"), ("test/accuracy",), 9999)
 
 
 @pytest.mark.parametrize(
@@ -110,6 +110,9 @@ def test_each_arm_tunes_the_keys_that_it_has_and_lengths_make_a_ladder(write):
         (ARMS + "choose_by: val/loss\ntune:\n  algorithms[mixup].args.alpha: [1]", 7, ["no arm has this key", "mixup"]),
         (ARMS + "tune: {trainer.max_duration: [2ep, 40ba]}", 5, ["unit"]),
         (ARMS + "seeds: []", 5, ["seeds"]),
+        (ARMS + "seeds: 20261127", 5, ["20261127 seeds", "write [20261127]"]),
+        ("arms:\n  a: {}\n  b: {set: {trainer.seed: 3}}", 4, ["arm 'b'", "equal", "arm 'a'"]),
+        ("tune: {trainer.max_duration: 4ep}\narms:\n  a: {}\n  b: {set: {trainer.max_duration: 3ep}}", 5, ["equal"]),
         (ARMS + "budget: 3ep", 5, ["time", "3ep"]),
         (ARMS + "sets: {}", 5, ["sets", "did you mean 'set"]),
         ("arms:\n  a: {}\n  b: {with: [{target: 'study_parts:Noise'}, {target: 'study_parts:Noise'}]}", 4, ["twice"]),
@@ -154,6 +157,17 @@ def test_the_command_lines_short_forms_are_arms_beside_the_base(here):
 
 def test_a_config_is_not_the_file_of_a_study(here, write):
     assert (is_study(here / "run.yaml"), is_study(write(ARMS))) == (False, True)
+    (here / "baseless.yaml").write_text(ARMS)
+    assert is_study(here / "baseless.yaml")
+    with pytest.raises(ConfigError, match="base"):
+        read_study(here / "baseless.yaml")
+
+
+def test_more_seeds_leave_what_was_tuned_as_it_is(write):
+    text = ARMS + "tune: {optimizer.args.lr: [0.1, 0.5]}\nchoose_by: val/loss\n"
+    fewer, more = (read_study(write(text + f"seeds: {seeds}")) for seeds in (3, 5))
+    assert fewer.to_json() == more.to_json()
+    assert read_study(write(text + "seeds: [9999, 1]")).tune_seed == 10000
 
 
 VALUES = st.sampled_from(["0.1", "sgd", "[1, 2]", "{a: 1, b: 2}", "'x,y'", '"u,v"', ""])

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+LONGEST_SLUG = 60
+"""Characters of a folder's name: a file system takes 255 bytes, of which a character may have four."""
 Make = Callable[[int, list[Any]], Any]
 """Makes a Trainer from a seed and the algorithms of an arm."""
 
@@ -167,7 +169,7 @@ def slugs_of(names: Iterable[str]) -> dict[str, str]:
     """
     slugs: dict[str, str] = {}
     for name in names:
-        slug = stem = re.sub(r"[^\w.]+", "-", name).strip("-.") or "arm"
+        slug = stem = re.sub(r"[^\w.]+", "-", name)[:LONGEST_SLUG].strip("-.") or "arm"
         number = 2
         while slug.lower() in (other.lower() for other in slugs.values()):
             slug, number = f"{stem}-{number}", number + 1

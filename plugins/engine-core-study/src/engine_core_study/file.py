@@ -29,6 +29,10 @@ from engine_core.time import Time, TimeUnit
 from .design import Arm, Design, Setting
 
 MAX_DURATION = "trainer.max_duration"
+MOST_SEEDS = 1000
+"""More are a seed that was taken for a number of seeds."""
+TUNE_SEED = 9999
+"""The seed that chooses settings; it does not follow from `seeds`, so that more seeds leave what was tuned as it is."""
 Values = list[Any]
 Whole = Annotated[int, Field(ge=0, lt=2**63)]
 _named = BeforeValidator(lambda entry: {"name": entry} if isinstance(entry, str) else entry)
@@ -36,8 +40,14 @@ _listed = BeforeValidator(lambda value: [value] if isinstance(value, str) else v
 Names = Annotated[list[str], _listed]
 
 
-def _are_seeds(value: object) -> object:
-    """Let a number stand for that many seeds."""
+def seeds_of(value: object) -> list[int]:
+    """Return the seeds that a number or a list stands for, each once.
+
+    Raises:
+        ValueError: with what is wrong, as the end of a sentence.
+    """
+    if type(value) is int and value > MOST_SEEDS:
+        raise ValueError(f"asks for {value} seeds, and {MOST_SEEDS} is the most; for this one seed write [{value}]")
     listed = list(range(value)) if type(value) is int else value
     if not isinstance(listed, list) or not listed or not all(type(each) is int and each >= 0 for each in listed):
         raise ValueError(f"has to be a number of seeds, such as 5, or a list of whole numbers, not {value!r:.80}")
@@ -58,11 +68,11 @@ ArmEntry.__doc__ = (
 
 
 class StudyFile(Section, BaseModel):  # the second for ruff, which allows mutable defaults in pydantic models only
-    """The keys of a study's file, see `docs/howto/studies.md`."""
+    """The keys of a study's file, see `docs/studies.md`."""
 
     base: str
     set: Changes = {}
-    seeds: Annotated[list[int], BeforeValidator(_are_seeds)] = [0, 1, 2, 3, 4]
+    seeds: Annotated[list[int], BeforeValidator(seeds_of)] = [0, 1, 2, 3, 4]
     baseline: str | None = None
     arms: dict[str, Annotated[ArmEntry, BeforeValidator(lambda value: {} if value is None else value)]] = {}
     leave_one_out: str | None = None
@@ -94,7 +104,7 @@ def design_of(file: StudyFile, source: SourceFile) -> Design:
 def is_study(path: Path) -> bool:
     """Is this the file of a study, and not a run's config?"""
     values = read_yaml(path).root.plain()
-    return isinstance(values, dict) and "base" in values
+    return isinstance(values, dict) and not values.keys().isdisjoint(("base", "arms"))
 
 
 def short_study(
@@ -176,7 +186,7 @@ class _Reader:
             report=report,
             lengths=lengths,
             choose_by=file.choose_by,
-            tune_seed=max(file.seeds) + 1 if file.tune_seed is None else file.tune_seed,
+            tune_seed=self._tune_seed(),
             target={name: float(value) for name, value in file.target.items()},
             budget_s=self._budget(),
         )
@@ -228,12 +238,18 @@ class _Reader:
         return config
 
     def _check_arms(self, configs: Mapping[str, Config]) -> None:
-        seen: dict[str, str] = {}
+        file, seen = self._file, dict[str, str]()
         for name, config in configs.items():
-            said = json.dumps(config.model_dump(), sort_keys=True, default=str)
-            if (other := seen.setdefault(said, name)) != name:
-                place = self._at("arms", name) if name in self._file.arms else self._at("leave_one_out")
-                raise place.error(f"arm {name!r} is equal to arm {other!r}: take one out, or change it")
+            said = config.model_dump()
+            # the study sets these itself
+            overruled = {"seed", "run_name", "progress_bar", *(["max_duration"] if MAX_DURATION in file.tune else [])}
+            said["trainer"] = {key: value for key, value in said["trainer"].items() if key not in overruled}
+            self._refuse_equal(name, said, seen)
+
+    def _refuse_equal(self, name: str, said: object, seen: dict[str, str]) -> None:
+        if (other := seen.setdefault(json.dumps(said, sort_keys=True, default=str), name)) != name:
+            place = self._at("arms", name) if name in self._file.arms else self._at("leave_one_out")
+            raise place.error(f"arm {name!r} is equal to arm {other!r}: take one out, or change it")
 
     def _check_result(self, name: str, key: str, index: int, results: Mapping[str, list[str]]) -> None:
         for arm, known in results.items():
@@ -281,6 +297,12 @@ class _Reader:
                 return arm == name
         raise self._at("tune", key).error(f"no arm has this key: {problems[0]}")
 
+    def _tune_seed(self) -> int:
+        """Return the seed that chooses: none that is reported, unless the file says so."""
+        if self._file.tune_seed is not None:
+            return self._file.tune_seed
+        return next(seed for seed in itertools.count(TUNE_SEED) if seed not in self._file.seeds)
+
     def _baseline(self, arms: Iterable[str]) -> str:
         arms, given = list(arms), self._file.baseline
         if given is not None and given not in arms:
@@ -311,4 +333,4 @@ def results_of(config: Config) -> list[str]:
     return [f"{label}/{metric}" for label in config.eval_data for metric in metrics]
 
 
-__all__ = ["StudyFile", "design_of", "is_study", "read_study", "results_of", "short_study"]
+__all__ = ["StudyFile", "design_of", "is_study", "read_study", "results_of", "seeds_of", "short_study"]

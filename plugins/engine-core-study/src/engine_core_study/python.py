@@ -12,7 +12,7 @@ from engine_core.config import SourceFile, validated
 from engine_core.errors import ArgumentError, ArgumentTypeError
 
 from .design import Arm, Design, Make, Setting
-from .file import StudyFile, design_of
+from .file import StudyFile, design_of, seeds_of
 from .folder import StudyResults, StudyRun
 from .running import Pool, processes
 
@@ -23,7 +23,7 @@ def study(
     seeds: int | Sequence[int] = 5,
     *,
     out: Path | str,
-    report: Sequence[str] = (),
+    report: str | Sequence[str] = (),
     jobs: int | None = None,
 ) -> StudyResults:
     """Train each arm with each seed, and return what the differences show.
@@ -46,11 +46,12 @@ def study(
     Example:
         >>> results = study("run.yaml", {"plain": {}, "mixup": {"with": ["mixup"]}}, out="studies/a")  # doctest: +SKIP
     """
+    report = [report] if isinstance(report, str) else list(report)
+    seeds = seeds if isinstance(seeds, (int, str)) else list(seeds)
     if callable(what):
         design = _of_function(what, arms, seeds, report)
     else:
-        values: dict[str, Any] = {"base": str(path_of(what).absolute()), "arms": dict(arms), "report": list(report)}
-        values |= {"seeds": seeds if isinstance(seeds, int) else list(seeds)}
+        values = {"base": str(path_of(what).absolute()), "arms": dict(arms), "report": report, "seeds": seeds}
         design = design_of(validated(StudyFile, values, SourceFile(), SourceFile()), SourceFile())
     run = StudyRun(design, out)
     run.prepare()
@@ -75,8 +76,11 @@ def _of_function(make: Make, arms: Mapping[str, Any], seeds: int | Sequence[int]
                 remedy = "give a name, or a pair (name, arguments): each run makes its own"
                 raise ArgumentTypeError(f"arm {name!r}: {each!r:.80} is made already; {remedy}")
         made.append(Arm(name, (Setting("", {"algorithms": listed}),)))
-    numbers = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
-    return Design("", tuple(made), made[0].name, numbers, tuple(report), make=make)
+    try:
+        numbers = seeds_of(seeds)
+    except ValueError as error:
+        raise ArgumentError(f"seeds {error}") from None
+    return Design("", tuple(made), made[0].name, tuple(numbers), tuple(report), make=make)
 
 
 class _Here(Executor):
