@@ -54,7 +54,8 @@ def test_the_runs_are_the_cores_own_and_equal_those_that_train_makes(command, wr
     assert {name: ours[name] for name in names} == {name: alone[name] for name in names}
     shown = read_results(here / "studies" / "study").content
     record = next(r for r in shown["runs"] if (r["arm"], r["seed"]) == ("noisy", 2))
-    assert record["values"] == {name: alone[name] for name in ("test/accuracy", "test/loss")}
+    assert record["values"] == {name: alone[name] for name in record["values"]}
+    assert {*record["values"]} == {"test/accuracy", "test/loss", "val/accuracy", "val/loss"}
     assert command("explain", folder)[0] == 0
     assert command("report", folder)[0] == 0
 
@@ -111,6 +112,9 @@ def test_a_changed_study_is_refused_with_what_changed_and_more_seeds_are_not_a_c
     assert "--out" in told
     assert command("study", write(ARMS.replace("seeds: 3", "seeds: 4")))[0] == 0
     assert len(table(here / "studies/study")[0]) == 8
+    code, shown, told = command("study", write(ARMS.replace("test/loss]", "val/loss]")))
+    assert (code, "val/loss, lower is better" in shown, told) == (0, True, "")
+    assert read_results(here / "studies/study").arms["plain"]["values"]["val/loss"]["n"] == 3
     shutil.rmtree(here / "studies/study/runs")
     (here / "studies/study/plan.json").unlink()
     code, _, told = command("study", write(ARMS))
@@ -154,7 +158,7 @@ def test_each_arm_chooses_its_setting_by_the_result_that_chooses_and_says_of_how
     content = read_results(here / "studies/study").content
     tried = [run for run in content["runs"] if run["folder"].startswith("tune/")]
     assert len(tried) == 4
-    assert {run["seed"] for run in tried} == {3}
+    assert {run["seed"] for run in tried} == {9999}
     for arm in content["arms"]:
         losses = [run["values"]["val/loss"] for run in tried if run["arm"] == arm["name"]]
         assert losses[1] < losses[0]
@@ -166,6 +170,23 @@ def test_each_arm_chooses_its_setting_by_the_result_that_chooses_and_says_of_how
     text = text.replace("val/loss", "test/loss")
     shown = command("study", write(text, "other.yaml"))[1]
     assert "test/loss chose the settings and is reported" in shown
+
+
+def test_an_arm_whose_settings_all_diverge_is_said_to_have_no_runs(command, write, here):
+    parts = here / "study_parts.py"
+    parts.write_text(parts.read_text().replace("self.right / self.seen", 'float("nan")'))
+    text = ARMS + "tune:\n  algorithms[Noise].args.scale: [1, 2]\nchoose_by: val/accuracy\n"
+    code, shown, _ = command("study", write(text))
+    assert code == 1
+    assert "noisy is not trained with the seeds: none of its settings has a finite val/accuracy" in " ".join(
+        shown.split()
+    )
+
+
+def test_options_that_a_finished_study_can_not_follow_are_refused(command, here):
+    (here / "studies").mkdir()
+    code, _, told = command("study", "studies", "--seeds", 9)
+    assert (code, "give --seeds with the study's file" in told) == (2, True)
 
 
 def test_lengths_are_a_ladder_that_tells_the_cost_to_reach_a_target(command, write, here):
@@ -264,6 +285,24 @@ def test_in_python_a_function_makes_the_trainers(here, monkeypatch):
     assert "the weights before training are equal" in str(results)
     assert study(make, {"plain": [], "noisy": [("noise", {"scale": 2.0})]}, [4, 7], out="f", report=["test/accuracy"])
     assert len(made) == 4
+    arms = {"plain": [], "noisy": [("noise", {"scale": 2.0})]}
+    with pytest.raises(ArgumentError, match="seeds has to be a number of seeds"):
+        study(make, arms, [], out="g", report="test/loss")
+    failed = study(make, arms, 1, out="h", report="test/acuracy").content["runs"]
+    assert {run["error"] for run in failed} == {"no evaluation gave 'test/acuracy'; did you mean 'test/accuracy'?"}
     for arms, words in (({"a": []}, "two arms"), ({"a": [], "b": "x"}, "list"), ({"a": [], "b": [Noise()]}, "made")):
         with pytest.raises((ArgumentError, TypeError), match=words):
             study(make, arms, out="g", report=["test/loss"])
+
+
+def test_ctrl_c_ends_a_study_in_this_process(here):
+    (here / "pressing.py").write_text(
+        "from engine_core import Callback\n\n"
+        "class CtrlC(Callback):\n    def batch_end(self, state, logger):\n"
+        "        if state.timestamp.batch > 2:\n            raise KeyboardInterrupt\n"
+    )
+    arms = {"a": {"set": {"callbacks": [{"target": "pressing:CtrlC"}]}}, "b": {}}
+    with pytest.raises(KeyboardInterrupt):
+        study("run.yaml", arms, 2, out="a")
+    found = [run["status"] for run in read_results("a").content["runs"]]
+    assert found == ["interrupted", "missing", "missing", "missing"]

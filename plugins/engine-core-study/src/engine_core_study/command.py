@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from engine_core.cli import GivenPath, import_beside
 from engine_core.config import Place, find_target
@@ -52,12 +53,13 @@ def study(context: click.Context, /, what: Path | None, **given: Any) -> None:
     Give the file of a study, or a run's CONFIG and what to change in it. The runs and the tables go to the study's
     folder; the same command continues a study that was ended. With the FOLDER of a study, print its tables.
 
-    Exits with 1 if a run failed, and with 75 if the budget left some out.
+    Exits with 1 if a run failed or could not begin, and with 75 if the budget left some out.
     """
     if (what is None) == (given["example"] is None):
         raise click.UsageError(f"give a file, a folder, or --example NAME ({', '.join(EXAMPLES)})")
     form = given["form"]
     if what is not None and what.is_dir():
+        _refuse_options(context, what)
         click.echo(read_results(what).shown(form, shutil.get_terminal_size().columns), nl=False)
         return
     path = what or find_example(given["example"])
@@ -77,6 +79,16 @@ def study(context: click.Context, /, what: Path | None, **given: Any) -> None:
     if form is None:
         click.echo(escaped(f"study in {run.folder}"))
     context.exit(code)
+
+
+def _refuse_options(context: click.Context, folder: Path) -> None:
+    """Raise if the command asks for more than to show what is in a folder."""
+    for option in context.command.params:
+        source = context.get_parameter_source(option.name or "")
+        if option.name not in ("what", "form") and source is ParameterSource.COMMANDLINE:
+            raise click.UsageError(
+                f"the tables in {folder} are made already: give {option.opts[0]} with the study's file"
+            )
 
 
 def _design(path: Path, given: dict[str, Any]) -> Design:
@@ -104,7 +116,10 @@ def _run(run: StudyRun, given: dict[str, Any]) -> tuple[StudyResults, int]:
             import_beside(Path(run.design.base))
             with executor_of(given["executor"], _target) as executor:
                 results = run.train(Workers(executor, given["jobs"] or sys.maxsize), screen.told)
-    return results, 1 if results.has_failed else 75 if run.left_out else 0
+    if not results.has_failed and run.left_out:
+        return results, 75
+    done, known = run.counted()
+    return results, int(results.has_failed or done < known)
 
 
 def _target(target: str) -> Any:

@@ -134,6 +134,9 @@ class StudyRun:
         if self.folder.exists() and any(self.folder.iterdir()):
             raise ArgumentError(f"{str(self.folder)!r} is not empty, and holds no study: choose another folder (--out)")
         check_jobs(self.design, self.folder, tell)
+        if (self.folder / PLAN).exists():  # another command claimed it in the meantime
+            self._check_same(plan)
+            return
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_whole(self.folder / PLAN, json.dumps({"schema": SCHEMA, **plan}, indent=2) + "\n")

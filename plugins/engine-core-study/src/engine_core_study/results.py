@@ -55,7 +55,7 @@ def findings(design: Design, jobs: Sequence[Job], records: Mapping[str, Record],
         "units": {"seconds": reported[0].unit if reported else "CPU s", "compute": "row passes"},
         "devices": sorted({each.device for each in reported if each.device}),
         "versions": _versions(reported, folder),
-        "notes": _notes(design, runs, ended, len(jobs)),
+        "notes": _notes(design, runs, ended, jobs, lower),
         "arms": [
             {
                 **_described(arm, runs[arm.name]),
@@ -141,8 +141,11 @@ def compute(record: Record) -> float | None:
 def _ladder(arm: Arm, reported: Sequence[Record], design: Design) -> list[dict[str, Any]]:
     """Return the means of an arm at each length, over the seeds that finished all of its lengths."""
     rungs = []
-    for length in design.lengths:
-        own = [each for each in reported if (each.arm, each.length) == (arm.name, length)]
+    of = {length: {each.seed: each for each in reported if (each.arm, each.length) == (arm.name, length)}
+          for length in design.lengths}  # fmt: skip
+    whole = set.intersection(*({*by_seed} for by_seed in of.values()))
+    for length, by_seed in of.items():
+        own = [each for seed, each in by_seed.items() if seed in whole]
         if not own:
             continue
         costs = {name: _mean(getattr(each, name) for each in own) for name in _COUNTED}
@@ -175,9 +178,17 @@ def _versions(reported: Iterable[Record], folder: Path | None) -> dict[str, str]
     return found or {name: installed_version(name) or "" for name in ("engine-core", "torch")}
 
 
-def _notes(design: Design, runs: Mapping[str, By], ended: Sequence[Record], known: int) -> list[str]:
+def _notes(
+    design: Design,
+    runs: Mapping[str, By],
+    ended: Sequence[Record],
+    jobs: Sequence[Job],
+    lower: Mapping[str, bool | None],
+) -> list[str]:
     """Return what a reader has to know of the table."""
-    notes = []
+    notes, known = _notes_on_settings(design, ended, jobs), len(jobs)
+    if unknown := [name for name in design.report if name in lower and lower[name] is None]:
+        notes.append(f"nothing says which value of {join_words(unknown)} is better: higher is taken for better")
     baseline = runs[design.baseline]
     for what, equal in (("weights before training", _same_weights), ("batches", _same_data)):
         differ = {
@@ -188,14 +199,28 @@ def _notes(design: Design, runs: Mapping[str, By], ended: Sequence[Record], know
             notes.append(f"the {what} of {join_words(other)} differ from those of {design.baseline} of the same seed")
         elif len(baseline) and any(by.keys() & baseline.keys() for arm, by in runs.items() if arm != design.baseline):
             notes.append(f"the {what} are equal in all arms of a seed")
-    if design.choose_by in design.report:
+    if failed := [each for each in ended if each.status == "failed"]:
+        notes.append(f"{len(failed)} of {known} runs failed: {join_words([f'{e.arm} seed {e.seed}' for e in failed])}")
+    if missing := known - sum(each.status in ("finished", "failed") for each in ended):
+        notes.append(f"{missing} of {known} runs are not done")
+    return notes
+
+
+def _notes_on_settings(design: Design, ended: Sequence[Record], jobs: Sequence[Job]) -> list[str]:
+    """Return what a reader has to know of how settings were chosen."""
+    tried = [job for job in jobs if job.folder.startswith("tune/")]
+    begun = {job.arm for job in jobs if job.folder.startswith("runs/")}
+    done = {each.folder for each in ended if each.status != "interrupted"}
+    is_open = {job.arm for job in tried if job.folder not in done}
+    notes = [
+        f"{arm.name} is not trained with the seeds: none of its settings has a finite {design.choose_by}"
+        for arm in design.arms
+        if arm.name not in begun | is_open
+    ]
+    if tried and design.choose_by in design.report:
         notes.append(
             f"{design.choose_by} chose the settings and is reported, so it is too good for arms that were tuned"
         )
-    if failed := [each for each in ended if each.status == "failed"]:
-        notes.append(f"{len(failed)} of {known} runs failed: {join_words([f'{e.arm} seed {e.seed}' for e in failed])}")
-    if missing := known - len(ended):
-        notes.append(f"{missing} of {known} runs are not done")
     return notes
 
 

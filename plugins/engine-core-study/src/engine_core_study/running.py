@@ -149,7 +149,10 @@ class Pool:
 def _train(job: Job, folder: Path) -> Record:
     from .job import train_job  # noqa: PLC0415  it needs torch, and what submits it does not
 
-    return train_job(job, folder)
+    record = train_job(job, folder)
+    if record.status == "interrupted":
+        raise KeyboardInterrupt  # the study's too, which is in this process
+    return record
 
 
 class _Processes(Pool):
@@ -344,7 +347,7 @@ def check_jobs(design: Design, folder: Path, tell: Callable[[str], object] = lam
             if index and parts <= seen:
                 continue
             seen |= parts
-            job = replace(reported_jobs(replace(design, arms=(arm,), baseline=arm.name), {arm.name: index})[-1])
+            job = reported_jobs(replace(design, arms=(arm,), baseline=arm.name), {arm.name: index})[-1]
             tell(arm.name)
             try:
                 lower |= in_process(made, _check_here, job, folder)

@@ -26,12 +26,13 @@ def tables_of(content: Content) -> Iterator[tuple[str, list[str], list[list[str]
     has_target = bool(content["target"])
     tuned = any(arm["settings_tried"] for arm in content["arms"])
     for name in content["report"]:
-        better = "lower" if content["lower_is_better"].get(name) else "higher"
+        is_lower = content["lower_is_better"]
+        better = f", {'lower' if is_lower[name] else 'higher'} is better" if name in is_lower else ""
         header = ["arm", "mean (sd)", f"against {content['baseline']}", unit, "row passes"]
         header += [f"to reach {content['target'][name]:g}"] if name in content["target"] else []
         header += ["chosen setting"] if tuned else []
         rows = [list(_row(arm, name, content, with_target=has_target, tuned=tuned)) for arm in content["arms"]]
-        yield f"{name}, {better} is better", header, rows
+        yield f"{name}{better}", header, rows
 
 
 def _row(arm: Content, name: str, content: Content, *, with_target: bool, tuned: bool) -> Iterator[str]:
