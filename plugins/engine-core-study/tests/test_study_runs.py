@@ -3,6 +3,8 @@
 import csv
 import json
 import shutil
+import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -306,3 +308,19 @@ def test_ctrl_c_ends_a_study_in_this_process(here):
         study("run.yaml", arms, 2, out="a")
     found = [run["status"] for run in read_results("a").content["runs"]]
     assert found == ["interrupted", "missing", "missing", "missing"]
+
+
+def test_two_commands_in_a_folder_do_not_disturb_each_other_and_the_first_claims_it(write, here, monkeypatch):
+    run = StudyRun(read_study(write(ARMS)), "out")
+    run.prepare()
+    program = (
+        "from engine_core_study.file import read_study; from engine_core_study.folder import StudyRun\n"
+        "run = StudyRun(read_study('study.yaml'), 'out')\n"
+        "for _ in range(100): run.write()"
+    )
+    both = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(2)]
+    assert [each.wait() for each in both] == [0, 0]
+    other = StudyRun(read_study(write(ARMS + "set: {optimizer.args.lr: 0.1}")), "late")
+    monkeypatch.setattr("engine_core_study.folder.check_jobs", lambda *_: shutil.copytree(here / "out", here / "late"))
+    with pytest.raises(ArgumentError, match="holds another study"):
+        other.prepare()

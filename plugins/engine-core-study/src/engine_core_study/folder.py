@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 from engine_core.arguments import path_of
 from engine_core.changes import changes, leaves
 from engine_core.errors import ArgumentError
-from engine_core.files import cannot_write, finite, read_json, write_whole
+from engine_core.files import cannot_write, finite, read_json, write_new, write_whole
 from engine_core.messages import plural
 
 from .design import Design, Job, reported_jobs, tuning_jobs
@@ -134,12 +135,11 @@ class StudyRun:
         if self.folder.exists() and any(self.folder.iterdir()):
             raise ArgumentError(f"{str(self.folder)!r} is not empty, and holds no study: choose another folder (--out)")
         check_jobs(self.design, self.folder, tell)
-        if (self.folder / PLAN).exists():  # another command claimed it in the meantime
-            self._check_same(plan)
-            return
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_whole(self.folder / PLAN, json.dumps({"schema": SCHEMA, **plan}, indent=2) + "\n")
+            write_new(self.folder / PLAN, json.dumps({"schema": SCHEMA, **plan}, indent=2) + "\n")
+        except FileExistsError:  # another command claimed the folder while arms were tried
+            self._check_same(plan)
         except OSError as error:
             raise cannot_write(error, f"can't write to {str(self.folder)!r}: {error.strerror}") from error
 
@@ -175,9 +175,10 @@ class StudyRun:
         jobs = self._study.jobs()
         content = findings(self.design, jobs, self._study.records(jobs), self.folder)
         content = json.loads(json.dumps(finite(content), default=str))
+        by = str(os.getpid())  # the same command, given twice, writes too
         try:
-            write_whole(self.folder / RESULTS, json.dumps(content, indent=2) + "\n")
-            write_whole(self.folder / TABLE, to_csv(content))
+            write_whole(self.folder / RESULTS, json.dumps(content, indent=2) + "\n", by)
+            write_whole(self.folder / TABLE, to_csv(content), by)
         except OSError as error:
             raise cannot_write(error, f"can't write to {str(self.folder)!r}: {error.strerror}") from error
         return StudyResults(self.folder, content)
