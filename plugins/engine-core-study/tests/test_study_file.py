@@ -104,6 +104,11 @@ def test_each_arm_tunes_the_keys_that_it_has_and_lengths_make_a_ladder(write):
         (ARMS + "baseline: plan", 5, ["'plan'", "did you mean 'plain'"]),
         (ARMS + "leave_one_out: plain", 5, ["'plain'", "no algorithm"]),
         (ARMS + "report: [test/accuracy, test/acuracy]", 5, ["test/acuracy", "did you mean 'test/accuracy'"]),
+        (
+            "arms:\n  a: {set: {optimizer.args.lr: 3}}\n  b: {}\ntune: {optimizer.args.lr: [1]}\nchoose_by: val/loss",
+            4,
+            ["arm 'b'", "equal", "arm 'a'"],
+        ),
         (ARMS + "target: {tset/loss: 0.1}", 5, ["tset/loss"]),
         (ARMS + "tune: {optimizer.args.lr: [0.1]}", 5, ["choose_by"]),
         (ARMS + "choose_by: val/acc\ntune: {optimizer.args.lr: [0.1]}", 5, ["val/acc"]),

@@ -78,7 +78,6 @@ class Design:
     def to_json(self) -> dict[str, Any]:
         """Return what makes the study's values what they are: with another one, finished runs don't count."""
         return {
-            "base": self.base,
             "arms": {arm.name: {each.label: dict(each.config) for each in arm.settings} for arm in self.arms},
             "lengths": list(self.lengths),
             **({"choose_by": self.choose_by, "tune_seed": self.tune_seed} if tuning_jobs(self) else {}),

@@ -18,6 +18,7 @@ from engine_core.config import (
     PluginEntry,
     Section,
     SourceFile,
+    check_config,
     check_plugins,
     load_config,
     read_yaml,
@@ -166,7 +167,6 @@ class _Reader:
     def design(self) -> Design:
         """Return the study."""
         file, configs = self._file, {name: self._config(name, texts) for name, texts in self._texts.items()}
-        self._check_arms(configs)
         labels = {name: results_of(config) for name, config in configs.items()}
         report = tuple(file.report) or tuple(dict.fromkeys(itertools.chain(*labels.values())))
         for key, names in (("report", file.report), ("choose_by", [file.choose_by]), ("target", file.target)):
@@ -178,9 +178,11 @@ class _Reader:
         lengths, grid = self._tuned()
         if grid and file.choose_by is None:
             raise self._at("tune").error("choose_by is missing: name the result that chooses, such as val/loss")
+        arms = tuple(Arm(name, self._settings(name, grid)) for name in configs)
+        self._check_arms(arms)
         return Design(
             base=str(self._base),
-            arms=tuple(Arm(name, self._settings(name, grid)) for name in configs),
+            arms=arms,
             baseline=self._baseline(configs),
             seeds=tuple(file.seeds),
             report=report,
@@ -237,19 +239,18 @@ class _Reader:
             raise place.error(f"arm {name!r} has {twice!r} twice: change its arguments by `set`, or leave it out first")
         return config
 
-    def _check_arms(self, configs: Mapping[str, Config]) -> None:
-        file, seen = self._file, dict[str, str]()
-        for name, config in configs.items():
-            said = config.model_dump()
-            # the study sets these itself
-            overruled = {"seed", "run_name", "progress_bar", *(["max_duration"] if MAX_DURATION in file.tune else [])}
-            said["trainer"] = {key: value for key, value in said["trainer"].items() if key not in overruled}
-            self._refuse_equal(name, said, seen)
-
-    def _refuse_equal(self, name: str, said: object, seen: dict[str, str]) -> None:
-        if (other := seen.setdefault(json.dumps(said, sort_keys=True, default=str), name)) != name:
-            place = self._at("arms", name) if name in self._file.arms else self._at("leave_one_out")
-            raise place.error(f"arm {name!r} is equal to arm {other!r}: take one out, or change it")
+    def _check_arms(self, arms: Iterable[Arm]) -> None:
+        """Raise if two arms train the same: in all their settings, but for what the study sets itself."""
+        seen: dict[str, str] = {}
+        lengths = ["max_duration"] if MAX_DURATION in self._file.tune else []
+        for arm in arms:
+            said = [check_config(setting.config, str(self._base)).model_dump() for setting in arm.settings]
+            for config in said:
+                for key in ("seed", "run_name", "progress_bar", *lengths):
+                    del config["trainer"][key]
+            if (other := seen.setdefault(json.dumps(said, sort_keys=True, default=str), arm.name)) != arm.name:
+                place = self._at("arms", arm.name) if arm.name in self._file.arms else self._at("leave_one_out")
+                raise place.error(f"arm {arm.name!r} is equal to arm {other!r}: take one out, or change it")
 
     def _check_result(self, name: str, key: str, index: int, results: Mapping[str, list[str]]) -> None:
         for arm, known in results.items():

@@ -106,9 +106,9 @@ def to_terminal(content: Content, width: int) -> str:
 def notes_of(content: Content) -> list[str]:
     """Return the notes: how to read the table, and of what it is."""
     arms = len(content["arms"]) - 1
-    holm = f", corrected for {arms} arms (Holm)" if arms > 1 else ""
+    holm = f", corrected for {arms} arms (Holm), and each interval is of its arm alone" if arms > 1 else ""
     seeds = plural(len(content["seeds"]), "seed", "seeds")
-    first = f"{seeds}; differences are paired by seed, with 95 % intervals (t); a gain or loss has p < 0.05{holm}"
+    first = f"{seeds}; differences are paired by seed, with 95 % intervals (t); a gain or loss has p <= 0.05{holm}"
     unit, beside = content["units"]["seconds"], "of runs side by side"
     ratios = [arm["cost"]["ratio"] for arm in content["arms"] if arm["cost"]["ratio"]]
     if not all(ratio["adjacent"] for ratio in ratios):
