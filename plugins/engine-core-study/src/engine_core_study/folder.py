@@ -96,7 +96,13 @@ class StudyRun:
         return self._study.left_out
 
     def plan(self, width: int = 1) -> list[str]:
-        """Return lines about the runs that are left, in their order, and how long they may take."""
+        """Return lines about the runs that are left, in their order, and how long they may take.
+
+        Raises:
+            ArgumentError: (a ValueError) if the folder holds another study.
+        """
+        if (self.folder / PLAN).exists():
+            self._check_same(self._described())
         tuning = tuning_jobs(self.design)
         chosen = self._study.chosen()
         jobs = [*tuning, *reported_jobs(self.design, {arm.name: chosen.get(arm.name, 0) for arm in self.design.arms})]
@@ -128,7 +134,7 @@ class StudyRun:
             ArgumentError: (a ValueError) if the folder holds another study, with what differs, or can't be written to.
             EngineError: if an arm can't be made.
         """
-        plan = json.loads(json.dumps(finite(self.design.to_json()), default=str))
+        plan = self._described()
         if (self.folder / PLAN).exists():
             self._check_same(plan)
             return
@@ -142,6 +148,10 @@ class StudyRun:
             self._check_same(plan)
         except OSError as error:
             raise cannot_write(error, f"can't write to {str(self.folder)!r}: {error.strerror}") from error
+
+    def _described(self) -> dict[str, Any]:
+        described: dict[str, Any] = json.loads(json.dumps(finite(self.design.to_json()), default=str))
+        return described
 
     def _check_same(self, plan: dict[str, Any]) -> None:
         """Raise if the folder's study is another one. More seeds, reports and targets don't make it one."""
