@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import pytest
-from click.testing import CliRunner
 
 from engine_core.cli import main
 from engine_core.errors import ArgumentError, EngineError
@@ -27,14 +26,14 @@ seeds: 3
 
 
 @pytest.fixture
-def command(here):
+def command(here, capfd):
     """Return a function that runs `engine-core` with arguments and gives exit code, stdout and stderr."""
 
     def run(*arguments):
-        done = CliRunner().invoke(main, [*map(str, arguments)])
-        if done.exception and not isinstance(done.exception, SystemExit):
-            raise done.exception
-        return done.exit_code, done.stdout, done.stderr
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main([*map(str, arguments)], prog_name="engine-core")
+        return ended.value.code, *capfd.readouterr()
 
     return run
 
