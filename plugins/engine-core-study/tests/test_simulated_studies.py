@@ -14,7 +14,7 @@ import pytest
 from scipy import stats
 
 from engine_core_study.differences import holm, paired
-from engine_core_study.power import power_of, seeds_needed, smallest_effect
+from engine_core_study.power import power_of, smallest_effect
 
 FOUND = {"gains", "loses"}
 
@@ -108,12 +108,6 @@ def test_a_difference_of_two_sd_is_found_with_eight_seeds_in_80_percent_of_studi
 def test_what_could_have_been_missed_is_found_in_four_of_five_studies():
     values = studies(math.sqrt(2) * smallest_effect(5), count=4000)
     assert share(study["1"].verdict == "gains" for study in compared(values)) == pytest.approx(0.8, abs=0.02)
-
-
-def test_the_seeds_needed_find_the_difference():
-    seeds = seeds_needed(sd=math.sqrt(2), difference=1.5)
-    gains = share(study["1"].verdict == "gains" for study in compared(studies(1.5, count=2000, seeds=seeds)))
-    assert gains == pytest.approx(power_of(seeds, 1.5 / math.sqrt(2)), abs=0.03)
 
 
 def test_pairing_by_seed_shortens_the_intervals_where_a_seed_moves_all_arms():

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from engine_core_study.differences import Difference, Summary, holm, paired, summary
-from engine_core_study.power import power_of, seeds_needed, smallest_effect
+from engine_core_study.power import power_of, smallest_effect
 
 NAN, INF = math.nan, math.inf
 BASELINE = {0: 0.90, 1: 0.91, 2: 0.92, 3: 0.90, 4: 0.93}
@@ -245,25 +245,6 @@ def test_the_smallest_effect_is_found_in_four_of_five_studies(n, level):
 def test_what_could_be_missed_is_in_the_unit_of_the_values():
     found = compare([1.0, -1.0, 2.0, -2.0, 0.5], [0.0] * 5)
     assert (found.verdict, found.could_miss) == ("no difference seen", pytest.approx(found.sd * smallest_effect(5)))
-
-
-@given(st.floats(0.01, 10), st.floats(0.01, 10), st.sampled_from([0.05, 0.01]), st.sampled_from([0.5, 0.8, 0.95]))
-def test_the_seeds_needed_are_enough_and_one_fewer_is_not(sd, difference, level, power):
-    n = seeds_needed(sd, -difference, level=level, power=power)
-    assert power_of(n, difference / sd, level) >= power
-    assert n == 3 or power_of(n - 1, difference / sd, level) < power
-
-
-def test_known_numbers_of_seeds():
-    # Cohen's tables: a medium effect of 0.5 takes 34 pairs, a large one of 0.8 takes 15
-    assert [seeds_needed(1, effect) for effect in (0.5, 0.8)] == [34, 15]
-    assert [seeds_needed(0, 0.1), seeds_needed(1e-9, 1e9)] == [3, 3]
-
-
-@pytest.mark.parametrize(("sd", "difference"), [(1, 0), (-1, 1), (NAN, 1), (1, NAN), (INF, 1), (1, INF)])
-def test_what_no_number_of_seeds_shows_is_said(sd, difference):
-    with pytest.raises(ValueError, match=f"a difference of {difference} with a spread of {sd}: give a difference"):
-        seeds_needed(sd, difference)
 
 
 def test_the_statistics_are_imported_without_scipy():

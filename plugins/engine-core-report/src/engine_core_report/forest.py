@@ -194,7 +194,7 @@ def _reached(found: Reached | None) -> Cell:
 
 
 def _count(value: float | None) -> Cell:
-    """Return a cost, without digits that nobody needs."""
+    """Return a cost, rounded to the digits that matter."""
     if value is None:
         return Cell(NOTHING)
     return Cell(f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}", repr(value))

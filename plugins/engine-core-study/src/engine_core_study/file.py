@@ -159,7 +159,7 @@ class _Reader:
         path = path_of(file.base)
         self._base = path if path.is_absolute() else Path(source.file or ".").parent / path
         try:
-            self._plain = load_config(self._base)
+            load_config(self._base)
         except ConfigError as error:
             raise self._at("base").error(str(error)) if source.file else error from error
         self._texts = self._overrides_of()

@@ -7,7 +7,6 @@ import math
 import os
 import platform
 import time
-import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -203,12 +202,10 @@ def _train(job: Job, folder: Path, listeners: list[Measuring]) -> tuple[dict[str
     """
     stopping = _EndingWithStudy(folder / STOP)
     stopping.check()
-    with warnings.catch_warnings():
-        trainer = (
-            _made_and_trained(job, listeners)
-            if job.make
-            else _trained_by_core(job, folder / job.folder, listeners, stopping)
-        )
+    if job.make:
+        trainer = _made_and_trained(job, listeners)
+    else:
+        trainer = _trained_by_core(job, folder / job.folder, listeners, stopping)
     results, now = trainer.state.results, trainer.state.timestamp
     if missing := next((name for name in job.values if name not in results.last), None):
         raise ArgumentError(f"no evaluation gave {missing!r}{did_you_mean(missing, results.last)}")

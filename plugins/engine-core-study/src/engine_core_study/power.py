@@ -60,36 +60,3 @@ def smallest_effect(n: int, level: float = LEVEL, power: float = POWER) -> float
         middle = (low + high) / 2
         low, high = (middle, high) if power_of(n, middle, level) < power else (low, middle)
     return high
-
-
-def seeds_needed(sd: float, difference: float, *, level: float = LEVEL, power: float = POWER) -> int:
-    """Return how many seeds show a true `difference` with the chance `power`.
-
-    Args:
-        sd: of the differences between pairs, not of single runs: those of independent runs are 1.41 times as spread.
-        difference: in the unit of `sd`.
-        level: of the test; for `k` arms `0.05 / k` is enough, whatever the other arms show.
-        power: the chance to see the difference.
-
-    Raises:
-        ValueError: the difference is 0, the spread is negative, or one of them is not finite.
-
-    Example:
-        >>> seeds_needed(sd=0.3, difference=0.3), seeds_needed(sd=0.3, difference=0.6)
-        (10, 5)
-    """
-    if not (math.isfinite(sd) and math.isfinite(difference) and sd >= 0 and difference):
-        raise ValueError(
-            f"no number of seeds shows a difference of {difference} with a spread of {sd}: "
-            "give a difference other than 0 and a spread of at least 0, both finite"
-        )
-    if not sd:
-        return FEWEST
-    effect = abs(difference) / sd
-    too_few, enough = FEWEST - 1, FEWEST
-    while power_of(enough, effect, level) < power:
-        too_few, enough = enough, 2 * enough
-    while enough - too_few > 1:
-        middle = (too_few + enough) // 2
-        too_few, enough = (middle, enough) if power_of(middle, effect, level) < power else (too_few, middle)
-    return enough

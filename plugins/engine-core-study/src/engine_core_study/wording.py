@@ -10,23 +10,22 @@ from .power import LEVEL
 _COUNTS = ("no seed has a value of both", "one seed shows nothing", "two seeds show nothing")
 
 
-def words(difference: Difference, unit: str = "") -> str:
+def words(difference: Difference) -> str:
     """Return what a comparison says.
 
     Numbers are sizes: a loss that falls by 0.4 gains 0.4. Two digits of an interval's width are shown.
 
     Args:
         difference: as `paired` or `holm` gives it.
-        unit: behind the first number, with its space if it wants one.
 
     Example:
         >>> from engine_core_study.differences import paired
-        >>> words(paired({0: 3.1, 1: 3.4, 2: 3.3}, {0: 2.1, 1: 2.3, 2: 2.2}, higher_is_better=True), " points")
-        'gains 1.07 points (0.92 to 1.21)'
+        >>> words(paired({0: 3.1, 1: 3.4, 2: 3.3}, {0: 2.1, 1: 2.3, 2: 2.2}, higher_is_better=True))
+        'gains 1.07 (0.92 to 1.21)'
         >>> words(paired({0: 3.1}, {0: 2.1}, higher_is_better=True))
         'one seed shows nothing'
     """
-    return _finding(difference, unit) + _left_out(difference)
+    return _finding(difference) + _left_out(difference)
 
 
 def rounded(value: float, width: float) -> str:
@@ -52,33 +51,31 @@ def _plain(value: float, digits: int = 3) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def _finding(found: Difference, unit: str) -> str:
+def _finding(found: Difference) -> str:
     if found.mean is None or found.verdict == "too few seeds":
         return _COUNTS[found.n]
     is_better = (found.mean > 0) == found.higher_is_better
     if found.verdict == "no spread":
         how = "better" if is_better else "worse"
-        return (
-            f"{how} by {_plain(abs(found.mean))}{unit} at each of {found.n} seeds: without spread there is no interval"
-        )
+        return f"{how} by {_plain(abs(found.mean))} at each of {found.n} seeds: without spread there is no interval"
     if found.could_miss is None:
         return f"no difference seen: the baseline's value at each of {found.n} seeds"
     if found.verdict != "no difference seen":
-        return f"{found.verdict} {_sizes(found, unit)}"
+        return f"{found.verdict} {_sizes(found)}"
     if found.p is not None and found.p <= LEVEL:
         how = "gains" if is_better else "loses"
-        return f"no difference seen: {how} {_sizes(found, unit)} alone, but not after correction for {found.arms} arms"
-    return f"no difference seen: with {found.n} seeds, {_plain(found.could_miss, 2)}{unit} could have been missed"
+        return f"no difference seen: {how} {_sizes(found)} alone, but not after correction for {found.arms} arms"
+    return f"no difference seen: with {found.n} seeds, {_plain(found.could_miss, 2)} could have been missed"
 
 
-def _sizes(found: Difference, unit: str) -> str:
+def _sizes(found: Difference) -> str:
     """Return a difference that isn't 0 with its interval, without signs unless the interval holds 0."""
     assert found.mean is not None
     assert found.low is not None
     assert found.high is not None
     low, high = (found.low, found.high) if found.mean > 0 else (-found.high, -found.low)
     mean, low_end, high_end = (rounded(value, high - low) for value in (abs(found.mean), low, high))
-    return f"{mean}{unit} ({low_end} to {high_end})"
+    return f"{mean} ({low_end} to {high_end})"
 
 
 def _left_out(found: Difference) -> str:
