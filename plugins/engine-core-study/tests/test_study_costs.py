@@ -1,12 +1,17 @@
 """Ratios of times, and what a result costs on a ladder of lengths."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_core_study.costs import Ratio, Reached, cost_ratio, reach
+from engine_core_study.design import Arm, Design, Setting, reported_jobs
+from engine_core_study.record import Record, write_record
+from engine_core_study.results import findings
+from engine_core_study.running import Pool, Study
 
 NAN = math.nan
 SECONDS = st.floats(0.01, 1000)
@@ -85,3 +90,48 @@ def test_a_harder_target_never_costs_less(ladder, target):
     easier, harder = (reach(ladder, goal, higher_is_better=True) for goal in (target, target + 0.1))
     assert harder.cost >= easier.cost * (1 - 1e-9)
     assert "< >".index(easier.bound or " ") <= "< >".index(harder.bound or " ")
+
+
+def design_of(*names, budget_s=None):
+    arms = tuple(Arm(name, (Setting("", {}),)) for name in names)
+    return Design("run.yaml", arms, names[0], (0, 1, 2), ("loss",), budget_s=budget_s)
+
+
+def record_of(job, **more):
+    return Record(**{**vars(Record.of(job)), "status": "finished", "values": {"loss": 1.0}, **more})
+
+
+@pytest.mark.parametrize(("pause_s", "adjacent"), [(5, True), (3600, False)])
+def test_runs_are_side_by_side_if_the_second_begins_soon_after_the_first(pause_s, adjacent):
+    design = design_of("plain", "later")
+    jobs, records, now = reported_jobs(design, {"plain": 0, "later": 0}), {}, 1e9
+    for job in jobs:
+        records[job.folder] = record_of(job, began=now, wall_s=10, seconds=10 if job.arm == "plain" else 20)
+        now += 10 + pause_s
+    ratio = findings(design, jobs, records, None)["arms"][1]["cost"]["ratio"]
+    assert (ratio["median"], ratio["adjacent"]) == (2.0, adjacent)
+
+
+class Instant(Pool):
+    """Trains nothing: each run takes ten seconds."""
+
+    def submit(self, job, folder):
+        self.begun.append(job.name)
+        return self._executor.submit(self._end, job, folder)
+
+    def _end(self, job, folder):
+        failed = {"status": "failed", "values": {}} if job.arm == "broken" else {}
+        write_record(record := record_of(job, wall_s=10, **failed), folder / job.folder)
+        return record
+
+
+@pytest.mark.parametrize(("width", "budget_s", "begun"), [(1, 25, 2), (1, 35, 3), (2, 15, 2), (2, 25, 4)])
+def test_the_budget_counts_failed_runs_and_those_that_still_train(tmp_path, width, budget_s, begun):
+    # Each takes ten seconds, half of them fail.
+    with ThreadPoolExecutor(1) as executor:
+        pool = Instant(executor, width)
+        pool.begun = []
+        study = Study(design_of("plain", "broken", budget_s=budget_s), tmp_path)
+        study.run(pool)
+    assert len(pool.begun) == begun
+    assert len(study.left_out) == 6 - begun

@@ -119,6 +119,8 @@ def test_each_arm_tunes_the_keys_that_it_has_and_lengths_make_a_ladder(write):
         ("arms:\n  a: {}\n  b: {set: {trainer.seed: 3}}", 4, ["arm 'b'", "equal", "arm 'a'"]),
         ("tune: {trainer.max_duration: 4ep}\narms:\n  a: {}\n  b: {set: {trainer.max_duration: 3ep}}", 5, ["equal"]),
         (ARMS + "budget: 3ep", 5, ["time", "3ep"]),
+        (ARMS + "budget: 2", 5, ["time", "not 2"]),
+        (ARMS + "target: {test/loss: low}", 5, ["target.test/loss: has to be a valid number"]),
         (ARMS + "sets: {}", 5, ["sets", "did you mean 'set"]),
         ("arms:\n  a: {}\n  b: {with: [{target: 'study_parts:Noise'}, {target: 'study_parts:Noise'}]}", 4, ["twice"]),
     ],
@@ -152,6 +154,8 @@ def test_the_command_lines_short_forms_are_arms_beside_the_base(here):
     ]
     assert design.seeds == (0, 1)
     assert config(design, "optimizer.args.lr=0.2")["optimizer"]["args"]["lr"] == 0.2
+    with pytest.raises(ConfigError, match=r"lr=: there is no value"):
+        short_study(here / "run.yaml", changes=["optimizer.args.lr=0.1,,0.2"])
     left = short_study(here / "run.yaml", leave_one_out=True)
     assert [arm.name for arm in left.arms] == [
         "base",

@@ -91,9 +91,12 @@ def test_a_failing_run_is_a_row_with_its_error_and_the_same_command_tries_it_aga
     code, shown, told = command("study", write(arms))
     assert code == 1
     assert "noisy, seed 1: failed: RuntimeError: it breaks here" in told
-    assert "1 of 6 runs failed: noisy seed 1" in shown
+    assert "1 of 6 runs failed: noisy seed 1; the output.txt of each" in " ".join(shown.split())
     broken = here / "studies/study/runs/noisy/seed-1"
-    assert json.loads((broken / RECORD).read_text())["status"] == "failed"
+    record = json.loads((broken / RECORD).read_text())
+    assert record["status"] == "failed"
+    assert record["wall_s"] > 0
+    assert "in apply" in (broken / "output.txt").read_text()
     text = (here / "study_parts.py").read_text()
     (here / "study_parts.py").write_text(text.replace('raise RuntimeError("it breaks here")', "pass"))
     kept = {path: path.stat().st_mtime_ns for path in here.glob(f"studies/study/runs/*/*/{RECORD}")}
@@ -116,10 +119,28 @@ def test_a_changed_study_is_refused_with_what_changed_and_more_seeds_are_not_a_c
     code, shown, told = command("study", write(ARMS.replace("test/loss]", "val/loss]")))
     assert (code, "val/loss, lower is better" in shown, told) == (0, True, "")
     assert read_results(here / "studies/study").arms["plain"]["values"]["val/loss"]["n"] == 3
+    code, _, told = command("study", write(ARMS.replace("study_parts:Noise", "study_parts:Slow")))
+    assert (code, "study_parts:Slow" in told) == (2, True)
     shutil.rmtree(here / "studies/study/runs")
     (here / "studies/study/plan.json").unlink()
     code, _, told = command("study", write(ARMS))
     assert (code, "not empty" in told) == (2, True)
+
+
+def test_arms_may_be_added_and_are_tried_first_but_not_taken_away(command, write, here):
+    assert command("study", write(ARMS))[0] == 0
+    kept = {path: path.stat().st_mtime_ns for path in here.glob(f"studies/study/runs/*/*/{RECORD}")}
+    more = ARMS.replace("  noisy:", '  slow: {with: {target: "study_parts:Slow"}}\n  noisy:')
+    code, _, told = command("study", write(more.replace("study_parts:Slow", "study_parts:Slwo")))
+    assert (code, "arm 'slow'" in told) == (2, True)
+    assert command("study", write(ARMS))[0] == 0
+    code, shown, _ = command("study", write(more))
+    assert (code, "of 9 runs" not in shown) == (0, True)
+    assert all(path.stat().st_mtime_ns == time for path, time in kept.items())
+    arms = read_results(here / "studies/study").arms
+    assert (list(arms), arms["slow"]["values"]["test/loss"]["n"]) == (["plain", "slow", "noisy"], 3)
+    code, _, told = command("study", write(ARMS))
+    assert (code, "arms.slow" in told) == (2, True)
 
 
 def test_what_can_not_be_made_is_refused_before_anything_trains(command, write, here):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -83,8 +84,8 @@ class StudyFile(Section, BaseModel):  # the second for ruff, which allows mutabl
     tune_seed: Whole | None = None
     choose_by: str | None = None
     report: Names = []
-    target: dict[str, float | int] = {}
-    budget: str | None = None
+    target: dict[str, float] = {}
+    budget: Any = None
 
 
 def read_study(path: Path | str) -> Design:
@@ -129,6 +130,8 @@ def short_study(
     arms |= {f"with {name}": {"with": [name]} for name in with_}
     arms |= {f"without {name}": {"without": [name]} for name in without}
     arms |= {text: {"set": [text]} for change in changes for text in _split(change)}
+    if empty := next((text for text in arms if text.endswith("=")), None):
+        raise ConfigError(f"--set {empty}: there is no value; write --set {empty}'' for an empty text")
     values: dict[str, Any] = {"base": str(base.absolute()), "arms": arms}
     values |= {} if seeds is None else {"seeds": seeds}
     values |= {"leave_one_out": "base"} if leave_one_out else {}
@@ -189,7 +192,7 @@ class _Reader:
             lengths=lengths,
             choose_by=file.choose_by,
             tune_seed=self._tune_seed(),
-            target={name: float(value) for name, value in file.target.items()},
+            target=dict(file.target),
             budget_s=self._budget(),
         )
 
@@ -313,13 +316,11 @@ class _Reader:
     def _budget(self) -> float | None:
         if self._file.budget is None:
             return None
-        try:
+        with suppress(ValueError, TypeError):
             length = Time(self._file.budget)
-        except (ValueError, TypeError) as error:
-            raise self._at("budget").error(str(error)) from None
-        if length.unit is not TimeUnit.SECOND:
-            raise self._at("budget").error(f"has to be a time, as in 2h or 90m, not {self._file.budget!r}")
-        return float(length.value)
+            if length.unit is TimeUnit.SECOND:
+                return float(length.value)
+        raise self._at("budget").error(f"has to be a time, as in 2h or 90m, not {self._file.budget!r:.80}")
 
 
 def _changes(given: Mapping[str, Any] | Sequence[str]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from engine_core.errors import ArgumentError
 from engine_core.files import cannot_write, finite, read_json, write_new, write_whole
 from engine_core.messages import plural
 
-from .design import Design, Job, reported_jobs, tuning_jobs
+from .design import Design, Job
 from .record import Record
 from .results import SCHEMA, findings
 from .running import Pool, Study, check_jobs, expected
@@ -102,10 +102,8 @@ class StudyRun:
             ArgumentError: (a ValueError) if the folder holds another study.
         """
         if (self.folder / PLAN).exists():
-            self._check_same(self._described())
-        tuning = tuning_jobs(self.design)
-        chosen = self._study.chosen()
-        jobs = [*tuning, *reported_jobs(self.design, {arm.name: chosen.get(arm.name, 0) for arm in self.design.arms})]
+            self._new_arms(self._described())
+        chosen, jobs = self._study.chosen(), self._study.planned()
         records = self._study.records(jobs)
         lines = []
         for number, job in enumerate(jobs, 1):
@@ -114,38 +112,43 @@ class StudyRun:
             is_open = job.folder.startswith("runs/") and job.arm not in chosen
             told = "  with the setting to be chosen" if is_open else f"  {setting}" if setting else ""
             lines.append(f"{number:4}. {job.name}{told}{done}")
-        left_s = estimate(self, width)
-        left = sum(1 for job in jobs if job.folder not in records or records[job.folder].status != "finished")
+        left, left_s = len(self._study.missing(jobs)), self.left_s(width)
         time = "not known until a run has ended" if left_s is None else f"about {_clock(left_s)}"
         return [*lines, f"{plural(left, 'run', 'runs')} left of {len(jobs)}: {time}"]
 
     def counted(self) -> tuple[int, int]:
         """Return how many runs have finished, and how many there will be."""
         jobs = self._study.jobs()
-        done = sum(record.status == "finished" for record in self._study.records(jobs).values())
-        return done, len(tuning_jobs(self.design)) + len(self.design.seeds) * len(self.design.lengths) * len(
-            self.design.arms
-        )
+        return len(jobs) - len(self._study.missing(jobs)), len(self._study.planned())
+
+    def left_s(self, width: int) -> float | None:
+        """Return how many seconds the missing runs may take, `width` at once; None until one has ended."""
+        jobs = self._study.planned()
+        known = self._study.records(jobs).values()
+        times = [expected(job, known) for job in self._study.missing(jobs)]
+        return None if None in times else sum(each for each in times if each is not None) / max(1, width)
 
     def prepare(self, tell: Callable[[str], object] = lambda _: None) -> None:
-        """Try each arm, and claim the folder for this study.
+        """Try each arm that is new, and claim the folder for this study.
 
         Raises:
             ArgumentError: (a ValueError) if the folder holds another study, with what differs, or can't be written to.
             EngineError: if an arm can't be made.
         """
-        plan = self._described()
+        plan, arms, write = self._described(), self.design.arms, write_new
         if (self.folder / PLAN).exists():
-            self._check_same(plan)
-            return
-        if self.folder.exists() and any(self.folder.iterdir()):
+            new = self._new_arms(plan)
+            arms, write = tuple(arm for arm in arms if arm.name in new), write_whole
+        elif self.folder.exists() and any(self.folder.iterdir()):
             raise ArgumentError(f"{str(self.folder)!r} is not empty, and holds no study: choose another folder (--out)")
-        check_jobs(self.design, self.folder, tell)
+        if not arms:
+            return
+        check_jobs(replace(self.design, arms=arms), self.folder, tell)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_new(self.folder / PLAN, json.dumps({"schema": SCHEMA, **plan}, indent=2) + "\n")
+            write(self.folder / PLAN, json.dumps({"schema": SCHEMA, **plan}, indent=2) + "\n")
         except FileExistsError:  # another command claimed the folder while arms were tried
-            self._check_same(plan)
+            self._new_arms(plan)
         except OSError as error:
             raise cannot_write(error, f"can't write to {str(self.folder)!r}: {error.strerror}") from error
 
@@ -153,17 +156,24 @@ class StudyRun:
         described: dict[str, Any] = json.loads(json.dumps(finite(self.design.to_json()), default=str))
         return described
 
-    def _check_same(self, plan: dict[str, Any]) -> None:
-        """Raise if the folder's study is another one. More seeds, reports and targets don't make it one."""
+    def _new_arms(self, plan: dict[str, Any]) -> set[str]:
+        """Return the arms that the folder's study lacks.
+
+        Raises:
+            ArgumentError: (a ValueError) if it is another study: arms are gone, or what was trained would not be now.
+        """
         saved = read_json(self.folder / PLAN)
-        if not isinstance(saved, dict):
+        if not isinstance(saved, dict) or not isinstance(saved.get("arms"), dict):
             raise ArgumentError(f"{str(self.folder / PLAN)!r} is damaged: choose another folder (--out)")
-        was, now = dict(leaves({**saved, "schema": None})), dict(leaves({**plan, "schema": None}))
+        new: set[str] = plan["arms"].keys() - saved["arms"].keys()
+        same = {**plan, "schema": None, "arms": {name: arm for name, arm in plan["arms"].items() if name not in new}}
+        was, now = dict(leaves({**saved, "schema": None})), dict(leaves(same))
         if found := changes(was, now):
             first = "; ".join(f"{each.path} was {each.was!r:.80} and is {each.now!r:.80}" for each in found[:3])
             more = f" and {len(found) - 3} more" if len(found) > 3 else ""
             where = repr(str(self.folder))
             raise ArgumentError(f"{where} holds another study: {first}{more}; change it back, or choose another --out")
+        return new
 
     def train(self, pool: Pool, tell: Callable[[Job | Record], object] = lambda _: None) -> StudyResults:
         """Train what is missing, and write what was found, also after an interruption, which passes."""
@@ -192,18 +202,6 @@ class StudyRun:
         except OSError as error:
             raise cannot_write(error, f"can't write to {str(self.folder)!r}: {error.strerror}") from error
         return StudyResults(self.folder, content)
-
-
-def estimate(run: StudyRun, width: int) -> float | None:
-    """Return how many seconds the missing runs may take; None until one has ended."""
-    study = run._study  # noqa: SLF001  a part of it
-    chosen = {arm.name: study.chosen().get(arm.name, 0) for arm in run.design.arms}
-    jobs = [*tuning_jobs(run.design), *reported_jobs(run.design, chosen)]
-    records = study.records(jobs)
-    known = [record for record in records.values() if record.status == "finished"]
-    missing = [job for job in jobs if job.folder not in records or records[job.folder].status != "finished"]
-    times = [expected(job, known) for job in missing]
-    return None if None in times else sum(each for each in times if each is not None) / max(1, width)
 
 
 def _clock(seconds: float) -> str:

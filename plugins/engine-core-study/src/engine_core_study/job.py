@@ -7,6 +7,7 @@ import math
 import os
 import platform
 import time
+import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -169,7 +170,9 @@ def train_job(job: Job, folder: Path | str, threads: int | None = None) -> Recor
     except KeyboardInterrupt:
         ended = replace(record, status="interrupted", error="interrupted")
     except (Exception, SystemExit) as error:  # noqa: BLE001  a row of the table, and the study continues
-        ended = replace(record, error=_told(error), **_measured(listeners))
+        traceback.print_exc()  # into the run's output
+        measured = {**_measured(listeners), "wall_s": time.time() - record.began}
+        ended = replace(record, error=_told(error), **measured)
     else:
         ended = replace(record, status="finished", values=values, lower=lower, **_measured(listeners), **clock)
     try:

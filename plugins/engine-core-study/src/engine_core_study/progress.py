@@ -11,7 +11,7 @@ from rich.live import Live
 from engine_core.messages import escaped, plural
 
 from .design import Job
-from .folder import StudyRun, estimate
+from .folder import StudyRun
 from .record import Record
 from .writing import figure
 
@@ -58,7 +58,7 @@ class Screen:
         done, known = self._run.counted()
         names = ", ".join(job.name for job in self._running.values())
         left = known - done - len(self._running)
-        left_s = estimate(self._run, self._width)
+        left_s = self._run.left_s(self._width)
         end = "" if left_s is None else f", ends about {time.strftime('%H:%M', time.localtime(time.time() + left_s))}"
         return f"{plural(done, 'run', 'runs')} done, {len(self._running)} running ({names}), {left} left{end}"
 

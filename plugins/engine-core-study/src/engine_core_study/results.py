@@ -22,6 +22,8 @@ from .record import Record
 from .wording import words
 
 SCHEMA = 1
+LONGEST_PAUSE_S = 60.0
+"""Between two runs whose times are compared: afterwards the machine may be another one, in effect."""
 By = dict[int, Record]
 
 
@@ -115,10 +117,18 @@ def _cost(runs: By, baseline: By, reported: Sequence[Record]) -> dict[str, Any]:
         return {**told, "ratio": None}
     place = {each.folder: index for index, each in enumerate(sorted(reported, key=lambda each: each.began))}
     pairs = [(runs[seed], baseline[seed]) for seed in sorted(runs.keys() & baseline.keys())]
-    beside = [(a, b) for a, b in pairs if abs(place[a.folder] - place[b.folder]) == 1]
+    beside = [
+        (a, b) for a, b in pairs if abs(place[a.folder] - place[b.folder]) == 1 and _pause_s(a, b) < LONGEST_PAUSE_S
+    ]
     near = beside if len(beside) >= min(FEWEST, len(pairs)) else pairs
     ratio = cost_ratio((a.seconds, b.seconds) for a, b in near)
     return {**told, "ratio": ratio and {**ratio._asdict(), "adjacent": near is beside}}
+
+
+def _pause_s(a: Record, b: Record) -> float:
+    """Return the time between two runs, below 0 where they overlap."""
+    first, second = sorted((a, b), key=lambda each: each.began)
+    return second.began - first.began - first.wall_s
 
 
 _COUNTED = ("seconds", "samples", "tokens", "batches", "forward_rows", "backward_rows")
@@ -200,7 +210,9 @@ def _notes(
         elif len(baseline) and any(by.keys() & baseline.keys() for arm, by in runs.items() if arm != design.baseline):
             notes.append(f"the {what} are equal in all arms of a seed")
     if failed := [each for each in ended if each.status == "failed"]:
-        notes.append(f"{len(failed)} of {known} runs failed: {join_words([f'{e.arm} seed {e.seed}' for e in failed])}")
+        names = join_words([f"{each.arm} seed {each.seed}" for each in failed])
+        where = "" if design.make else "; the output.txt of each has its traceback"
+        notes.append(f"{len(failed)} of {known} runs failed: {names}{where}")
     if missing := known - sum(each.status in ("finished", "failed") for each in ended):
         notes.append(f"{missing} of {known} runs are not done")
     return notes

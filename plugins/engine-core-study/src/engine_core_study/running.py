@@ -42,6 +42,11 @@ class Study:
         found = {job.folder: read_record(job, self.folder) for job in jobs}
         return {name: record for name, record in found.items() if record is not None}
 
+    def missing(self, jobs: Sequence[Job]) -> list[Job]:
+        """Return those of these runs that have not finished."""
+        done = self.records(jobs)
+        return [job for job in jobs if job.folder not in done or done[job.folder].status != "finished"]
+
     def chosen(self) -> dict[str, int]:
         """Return the setting of each arm that is decided: the only one, or the best of those tried; ties: the first."""
         chosen = {arm.name: 0 for arm in self.design.arms if len(arm.settings) == 1}
@@ -68,6 +73,11 @@ class Study:
         """Return all runs that are known by now, in their order."""
         return [*tuning_jobs(self.design), *reported_jobs(self.design, self.chosen())]
 
+    def planned(self) -> list[Job]:
+        """Return all runs in their order, with the first setting for an arm that has not chosen."""
+        first = {arm.name: 0 for arm in self.design.arms}
+        return [*tuning_jobs(self.design), *reported_jobs(self.design, first | self.chosen())]
+
     def run(self, pool: Pool) -> None:
         """Train what is missing, first what chooses settings."""
         with suppress(OSError):
@@ -76,14 +86,13 @@ class Study:
         self._run(reported_jobs(self.design, self.chosen()), pool)
 
     def _run(self, jobs: Sequence[Job], pool: Pool) -> None:
-        done = self.records(jobs)
-        missing = [job for job in jobs if job.folder not in done or done[job.folder].status != "finished"]
+        missing = self.missing(jobs)
         running: dict[Future[Record], Job] = {}
         try:
             while missing or running:
                 while missing and len(running) < pool.width:
                     job = missing.pop(0)
-                    if not self._fits(job, pool):
+                    if not self._fits(job, running.values(), pool):
                         self.left_out.append(job)
                         continue
                     running[pool.submit(job, self.folder)] = job
@@ -113,19 +122,19 @@ class Study:
                 write_record(record, self.folder / job.folder)
         return record
 
-    def _fits(self, job: Job, pool: Pool) -> bool:
-        """Is there time in the budget for a run, as far as is known how long it takes?"""
+    def _fits(self, job: Job, running: Iterable[Job], pool: Pool) -> bool:
+        """Is there time in the budget for a run beside those that train, as far as is known how long each takes?"""
         if self.design.budget_s is None:
             return True
-        known = [record for record in self.records(self.jobs()).values() if record.status == "finished"]
-        spent_s = sum(record.wall_s for record in known) / min(pool.width, len(known) or 1)
-        expected_s = expected(job, known)
-        return spent_s + (expected_s or 0.0) <= self.design.budget_s
+        known = list(self.records(self.jobs()).values())
+        others_s = [record.wall_s for record in known] + [expected(each, known) or 0.0 for each in running]
+        spent_s = sum(others_s) / min(pool.width, len(others_s) or 1)
+        return spent_s + (expected(job, known) or 0.0) <= self.design.budget_s
 
 
 def expected(job: Job, known: Iterable[Record]) -> float | None:
     """Return how many seconds a run may take: as the last of its arm and length, of its length, or of any."""
-    records = list(known)
+    records = [record for record in known if record.status == "finished"]
     same = [each for each in records if (each.arm, each.length) == (job.arm, job.length)]
     near = same or [each for each in records if each.length == job.length] or records
     return near[-1].wall_s if near else None
