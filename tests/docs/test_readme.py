@@ -16,6 +16,12 @@ README = ROOT / "README.md"
 TEXT = README.read_text(encoding="utf-8")
 PLUGINS = sorted(ROOT.glob("plugins/*-plugin/README.md"))
 METHODS = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", TEXT, re.MULTILINE))  # the rest of a row by the algorithm's name
+FASHION = (ROOT / "benchmarks" / "studies" / "selective_backprop.md").read_text(encoding="utf-8")
+ROWS_ON_FASHION = [
+    [cell.strip() for cell in line.split("|")[1:-1]]
+    for line in FASHION.partition("**test/accuracy")[0].splitlines()
+    if line.startswith("| ")
+][2:]
 STUDY = (ROOT / "benchmarks" / "studies" / "digits.md").read_text(encoding="utf-8").partition("**test/loss")[0]
 STUDIED = {
     arm: cells for arm, *cells in re.findall(r"^\| (\w+) \| (.*?) \| (.*?) \| (?:~ )?x? ?(\S+)", STUDY, re.MULTILINE)
@@ -85,12 +91,22 @@ def test_the_baseline_is_the_studys():
     assert f"Without any, the test accuracy is {STUDIED['plain'][0].replace('(', '(sd ')}" in " ".join(TEXT.split())
 
 
-def test_the_row_of_selective_backprop_quotes_the_right_lines_of_its_tables():
-    loss, half, twice, half_twice = re.findall(r"\d\.\d\d", METHODS["selective_backprop"].split(" | ")[2])
-    first_table, _, second = source_of("selective_backprop").replace("*", "").partition("| at twice the rate |")
-    assert re.search(rf"\| `scorer=\"carried\"` \| {loss} \|", first_table)
-    assert re.search(rf"\| plain training \| 1 \|.* half the batch \| {half} \|", first_table)
-    assert re.search(rf"half the batch \| {half_twice} \|.* \| the same with `end=0.9` \| {twice} \|", second)
+def test_selective_backprops_figures_are_those_of_its_study():
+    arms = dict(zip(("plain", "half", "forward", "carried", "cdf", "end"), ROWS_ON_FASHION, strict=True))
+    rows_to = {name: float(cells[5].replace(",", "")) for name, cells in arms.items()}
+    share = {name: f"{rows / rows_to['plain']:.2f}" for name, rows in rows_to.items()}
+    table = source_of("selective_backprop").replace("*", "").partition("row passes to a test loss of 0.28 |")[2]
+    loss, time = ({name: cells[n].partition(" (")[0] for name, cells in arms.items()} for n in (1, 3))
+    for name, line in zip(
+        arms, re.findall(r"\| ([^|]+) \| (0\.27\d\d) \|[^|]*\| ([\d.]+)[^|]*\| ([\d.]+) \|", table), strict=True
+    ):
+        assert line[1:] == (
+            loss[name],
+            time[name].removeprefix("~ x ") if name != "plain" else "1",
+            share[name].replace("1.00", "1"),
+        )
+    quoted = re.findall(r"0\.\d\d(?!\d)", METHODS["selective_backprop"].split(" | ")[2].partition("relative to")[2])
+    assert quoted == [share["cdf"], share["forward"], share["half"]]
 
 
 def source_of(name):
