@@ -93,6 +93,15 @@ def _one_of(known: Iterable[str], what: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _is_writable(name: str) -> str:
+    field, dot, part = name.partition(".")
+    if field not in WRITABLE:
+        raise ValueError(f"{name!r} is not a State field that algorithms write{did_you_mean(field, WRITABLE)}")
+    if dot and (field != "model" or not all(each.isidentifier() for each in part.split("."))):
+        raise ValueError(f"{name!r} is not a part of the model: write model and a name, as in 'model.LayerNorm'")
+    return name
+
+
 def _is_served(number: int) -> int:
     if number > HOOK_API:
         raise ValueError(f"made for hook API {number}, but this engine-core has {HOOK_API}: update engine-core")
@@ -110,7 +119,9 @@ Name = Annotated[str, AfterValidator(_is_name), Field(json_schema_extra=_NAME)]
 Tag = Annotated[str, AfterValidator(lambda tag: _is_name(tag.removeprefix("@"))), Field(json_schema_extra=_REFERENCE)]
 Reference = Annotated[str, AfterValidator(_is_reference), Field(json_schema_extra=_REFERENCE)]
 Writable = Annotated[
-    str, _one_of(WRITABLE, "a State field that algorithms write"), Field(json_schema_extra={"enum": list(WRITABLE)})
+    str,
+    AfterValidator(_is_writable),
+    Field(json_schema_extra={"pattern": rf"^({'|'.join(WRITABLE)}|model(\.[^\W\d]\w*)+)$"}),
 ]
 Need = Annotated[str, _one_of(NEEDS, "what a loop can offer"), Field(json_schema_extra={"enum": list(NEEDS)})]
 HookApi = Annotated[
@@ -154,7 +165,8 @@ class AlgorithmMetadata(_Versioned):
         within: names or `@tags` of algorithms between whose halves it works: the reverse of `around`.
         requires: names or `@tags`, each of which another algorithm in the engine must have.
         conflicts: names or `@tags` that no other algorithm in the engine may have.
-        writes: the State fields that it changes; `()`: none; None: not declared.
+        writes: the State fields that it changes; `()`: none; None: not declared. Of the model it may be a part, by a
+            name that all its writers use: the class of the modules, as in `model.LayerNorm`, or `model.layout`.
         needs: what else the loop has to offer, names of `engine_core.needs.NEEDS`; other loops refuse it.
         hook_api: the number of the hook API it is written for, 1 if not given.
 
@@ -176,6 +188,11 @@ class AlgorithmMetadata(_Versioned):
     writes: tuple[Writable, ...] | None = None
     needs: tuple[Need, ...] = ()
     hook_api: HookApi = FIRST_HOOK_API
+
+    @property
+    def written_fields(self) -> tuple[str, ...]:
+        """The State fields that it changes, without their parts."""
+        return tuple(dict.fromkeys(name.partition(".")[0] for name in self.writes or ()))
 
     def replace(self, **changes: Any) -> AlgorithmMetadata:
         """Return a copy with some fields changed, checked as the constructor checks them.

@@ -178,7 +178,7 @@ def _unsupported(
 def _needs_of_algorithm(member: Member, offers: Offers) -> list[str]:
     """Return the events, fields and needs of an algorithm; one that lists no events or fields needs none of them."""
     metadata = member.metadata
-    found = [*(metadata.events or ()), *(metadata.writes or ()), *metadata.needs]
+    found = [*(metadata.events or ()), *metadata.written_fields, *metadata.needs]
     if "create_graph" not in offers.gives and getattr(member.algorithm, "backwards_create_graph", False):
         found.append("create_graph")
     return found

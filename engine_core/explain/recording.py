@@ -132,7 +132,7 @@ def _unordered_writers(
     alike = [
         (one, other, fields)
         for one, other in itertools.combinations(members, 2)
-        if (fields := sorted({*(one.metadata.writes or ())} & {*(other.metadata.writes or ())}))
+        if (fields := sorted({*_within(one, other), *_within(other, one)}))
         and type(one.algorithm) is not type(other.algorithm)
     ]
     turned = {e: passes.derivation([m for m in members[::-1] if e in m.events], Event(e)) for e in derivations if alike}
@@ -145,6 +145,12 @@ def _unordered_writers(
                 f"decide which runs first at {join_words(events)}: declare before, after, around or within in the "
                 "metadata of one, or set the order with explicit_order, in a config with `order:`"
             )
+
+
+def _within(one: Member, other: Member) -> Iterator[str]:
+    """Yield what one algorithm writes that is what the other writes, or a part of it."""
+    others = other.metadata.writes or ()
+    return (name for name in one.metadata.writes or () if any(f"{name}.".startswith(f"{each}.") for each in others))
 
 
 def _with_notes(error: BaseException) -> str:

@@ -69,6 +69,11 @@ def test_an_unknown_name_in_offers_is_refused_with_the_nearest(make, message):
     assert message in str(refused.value)
 
 
+def test_a_part_of_the_model_needs_a_loop_in_which_the_model_counts():
+    offers = LIMITED.without("model", why="it is compiled")
+    assert "no model: it is compiled" in refusal(declaring(writes=("model.layout",)), offers=offers)
+
+
 def test_an_unknown_need_is_refused_with_the_nearest():
     with pytest.raises(MetadataError, match=r"needs\[0\]: 'freezin' is not what a loop can offer; did you mean 'fre"):
         AlgorithmMetadata(needs=("freezin",))

@@ -1,10 +1,12 @@
 """Two algorithms that write one field at one event: `explain` says so if only the list decides which comes first."""
 
+import re
 from importlib import import_module
 
 import pytest
 
-from engine_core import algorithm_pass, passes
+from engine_core import AlgorithmMetadata, algorithm_pass, passes
+from engine_core.errors import MetadataError
 from engine_core.explain import explain_algorithms
 
 from .parts import made, source_of
@@ -37,6 +39,27 @@ def test_the_warning_names_both_the_fields_the_events_and_the_remedy():
     )
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "both"),
+    [
+        (("model",), ("model.layout",), "model.layout"),
+        (("model.norm", "loss"), ("model.norm.weight", "loss"), "loss and model.norm.weight"),
+        (("model.norm",), ("model.norm",), "model.norm"),
+    ],
+)
+def test_a_part_of_the_model_is_written_by_who_writes_it_or_what_it_is_a_part_of(one, other, both):
+    for algorithms in (one, other), (other, one):
+        a, b = (writer(name, writes=writes) for name, writes in zip("AB", algorithms, strict=True))
+        (message,) = told([a, b])
+        assert message.startswith(f"A and B both write {both}, and only")
+
+
+@pytest.mark.parametrize("writes", ["model.", "model.a-b", "model..a", "batch.images", "modl.layout"])
+def test_what_is_not_a_part_of_the_model_is_refused(writes):
+    with pytest.raises(MetadataError, match=re.escape(writes)):
+        AlgorithmMetadata(writes=(writes,))
+
+
 def test_the_remedy_that_it_names_ends_it_and_keeps_the_order():
     for names in (["b", "a"], ["a", "b"]):
         for algorithms in ([A, B], [B, A]):
@@ -53,6 +76,7 @@ def test_the_remedy_that_it_names_ends_it_and_keeps_the_order():
         [A, writer("B", writes=("loss",))],
         [A, writer("B", events=("before_dataloader",))],
         [A, type(A)()],  # which nothing could tell apart
+        [writer("A", writes=("model.LayerNorm",)), writer("B", writes=("model.LayerNormal", "model.layout"))],
         [writer("A", before=("b",)), B],
         [writer("A", around=("b",)), B],
         [writer("A", after=("@mix",)), writer("B", tags=("mix",))],

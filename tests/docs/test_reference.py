@@ -122,7 +122,9 @@ def test_each_field_has_a_description_which_is_that_of_the_docstring_and_a_defau
 def test_the_schema_lists_the_events_and_the_fields_of_state():
     fields = SCHEMA["$defs"]["AlgorithmMetadata"]["properties"]
     assert SCHEMA["$defs"]["Event"]["enum"] == [event.value for event in Event]
-    assert fields["writes"]["anyOf"][0]["items"]["enum"] == list(WRITABLE)
+    pattern = fields["writes"]["anyOf"][0]["items"]["pattern"]
+    for name in (*WRITABLE, "model.a", "model.LayerNorm.weight", "model.", "model..a", "model.1", "batch.a", "los", ""):
+        assert bool(re.search(pattern, name)) == is_allowed(AlgorithmMetadata, writes=(name,)), name
     assert fields["needs"]["items"]["enum"] == list(NEEDS)
 
 

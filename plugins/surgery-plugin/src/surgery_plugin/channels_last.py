@@ -85,7 +85,7 @@ class ChannelsLast(Operation):
         tags=("surgery", "memory_format", "compile"),
         after=("@layers", "@blocks"),
         around=("@weight_averaging",),
-        writes=("model", "optimizers"),
+        writes=("model.layout", "optimizers"),
         needs=("whole_weights", "surgery"),  # FSDP refuses weights in this format, a NotImplementedError of torch
     )
 

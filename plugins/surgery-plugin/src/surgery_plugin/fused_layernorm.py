@@ -30,7 +30,7 @@ class FusedLayerNorm(Operation):
         description="compute LayerNorm with one kernel in the dtype of the mixed precision",
         events=(Event.INIT,),
         tags=("surgery", "normalization"),
-        writes=("model",),
+        writes=("model.LayerNorm",),
         needs=("surgery",),
     )
     made = (ComputeDtypeLayerNorm,)

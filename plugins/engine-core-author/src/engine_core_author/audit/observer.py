@@ -127,7 +127,7 @@ class Observer:
         after = fingerprint_state(state, self._fields)
         changed = {field: leaves for field in before if (leaves := changed_leaves(before[field], after[field]))}
         for field, leaves in changed.items():
-            if field not in (subject.writes or ()):
+            if field not in algorithm_metadata(subject.algorithm).written_fields:
                 self._tell("undeclared_write", subject, field, leaves)
         if "batch" in before and (leaves := held.changed_in_place(state.batch, before["batch"], after["batch"])):
             self._tell("in_place", subject, "batch", leaves)
