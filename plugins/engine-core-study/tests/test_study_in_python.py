@@ -91,7 +91,7 @@ def test_what_can_not_be_sent_to_a_process_is_refused_and_trains_without(made):
     def closure(seed, algorithms):
         return made.make(seed, algorithms)
 
-    for function in (closure, lambda seed, algorithms: made.make(seed, algorithms)):
+    for function in (closure, lambda seed, algorithms: made.make(seed, algorithms, max_duration="1ep")):
         error = refused(function, jobs=2)
         assert isinstance(error, ArgumentTypeError)
         assert str(error).startswith("jobs=2: the function can't be sent to another process (")
