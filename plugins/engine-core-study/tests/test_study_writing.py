@@ -83,3 +83,9 @@ def test_the_seeds_that_are_left_out_are_named_with_the_values_that_they_lack():
 def test_of_many_seeds_that_are_left_out_the_first_are_named():
     content = found(lambda record: replace(record, values={}) if record.arm == "ema" else record, seeds=9)
     assert "ema seeds 0, 1, 2 and 6 more" in " ".join(notes_of(content))
+
+
+def test_the_correction_is_told_for_the_arms_that_it_counts():
+    assert "corrected for 2 arms (Holm)" in notes_of(found())[0]
+    assert "corrected" not in notes_of(found(seeds=2))[0]
+    assert "corrected" not in notes_of(found(lost))[0]  # two seeds of one of two arms are left

@@ -92,7 +92,8 @@ def _left_out(found: Difference) -> str:
 
 def notes_of(content: Content) -> list[str]:
     """Return the notes: how to read the table, and of what it is."""
-    arms = len(content["arms"]) - 1
+    compared = [value["difference"] for arm in content["arms"] for value in arm["values"].values()]
+    arms = max((found["arms"] for found in compared if found), default=1)  # those with enough seeds for a test
     holm = f", corrected for {arms} arms (Holm), and each interval is of its arm alone" if arms > 1 else ""
     seeds = plural(len(content["seeds"]), "seed", "seeds")
     first = f"{seeds}; differences are paired by seed, with 95 % intervals (t); a gain or loss has p <= 0.05{holm}"
