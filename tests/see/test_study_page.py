@@ -127,6 +127,25 @@ def test_each_run_with_a_folder_is_one_click_away(show, address):
     assert opened.page.url.endswith("/study/runs/mixup/1ep/seed-0/report.html")
 
 
+def test_a_run_that_failed_is_told_at_once_with_its_error_and_its_output(show, axe, tmp_path):
+    study = changed(
+        "runs.5", {**STUDY["runs"][5], "status": "failed", "error": "RuntimeError: no room", "seconds": None}
+    )
+    output = tmp_path / "study" / study["runs"][5]["folder"] / "output.txt"
+    page_at(tmp_path / "study", study, runs=0)
+    output.parent.mkdir(parents=True)
+    output.write_text("Traceback")
+    write_study(read_study(tmp_path / "study"), tmp_path / "study" / "report.html")
+    opened = show((tmp_path / "study" / "report.html").as_uri(), width=360)
+    assert opened.value("document.documentElement.scrollWidth") <= 360
+    assert opened.findings(axe) == []
+    opened.page.get_by_role("link", name="Which, and why").press("Enter")
+    assert re.match(r"Runs that failed\s.*RuntimeError: no room", opened.page.inner_text("#runs"), re.DOTALL)
+    opened.page.get_by_role("link", name=f"output of {study['runs'][5]['name']}").press("Enter")
+    opened.page.wait_for_url("**/output.txt")
+    assert opened.page.inner_text("body") == "Traceback"
+
+
 def test_it_is_dark_where_the_system_is_and_light_on_paper(show, address):
     opened = show(address, color_scheme="dark")
     ground = "getComputedStyle(document.body).backgroundColor"
@@ -143,7 +162,7 @@ def test_without_scripts_differences_are_drawn_and_the_numbers_of_costs_are_ther
     assert "scripts are off" in page.inner_text("header")
     assert page.locator(".forest use").count() == len(ARMS) - 1
     page.locator("figure summary").click()
-    assert re.search(r"plain\s+1ep\s+3\s+0.8\s+3,000\s+1.5", page.inner_text("figure"))
+    assert re.search(r"plain\s+1ep\s+3\s+0.8\s+0.013\s+3,000\s+1.5", page.inner_text("figure"))
     context.close()
 
 

@@ -34,6 +34,7 @@ def rung(number, gain):
         "length": LENGTHS[number],
         "n": 3,
         "values": values,
+        "sd": {"test/accuracy": 0.0125},
         "compute": 3000.0 * (number + 1),
         "seconds": 1.5 + number,
     }

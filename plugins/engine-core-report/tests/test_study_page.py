@@ -127,7 +127,7 @@ def test_a_study_of_which_no_run_has_finished_has_a_page():
             "cost": {"seconds": None, "samples": None, "tokens": None, "ratio": None},
         }
         arm["values"] = {NAME: {**nothing, "difference": None if arm["name"] == "plain" else few}}
-    study["runs"] = [{**run, "status": "missing", "values": {}} for run in study["runs"]]
+    study["runs"] = [{**run, "status": "missing", "values": {}, "seconds": None} for run in study["runs"]]
     page = page_of(study)
     assert page.data == {"charts": []}
     assert "18 of 18 runs have not finished" in page.text
@@ -146,6 +146,36 @@ def test_runs_with_a_folder_are_linked_and_get_their_pages():
     Path("else where").mkdir()
     write_study(study, "else where/#1.html")
     assert links_of(page_at("else where/#1.html")) == [f"../study/{link}" for link in links]
+
+
+def test_a_runs_output_is_one_click_away_also_of_a_run_without_a_page():
+    study = changed("runs.0", {**STUDY["runs"][0], "status": "failed", "error": "RuntimeError: no room"})
+    folder = study_of(study).folder / study["runs"][0]["folder"]
+    folder.mkdir(parents=True)
+    (folder / "output.txt").write_text("Traceback")
+    (Path("study") / study["runs"][1]["folder"]).mkdir(parents=True)
+    (Path("study") / study["runs"][1]["folder"] / "output.txt").symlink_to(folder / "output.txt")
+    write_study(read_study("study"), "study/report.html")
+    page = page_at("study/report.html")
+    assert links_of(page) == ["runs/plain/1ep/seed-0/output.txt"]
+    assert "plain, 1ep, seed 0 · output of plain, 1ep, seed 0 failed" in page.text
+    assert page.text.index("Runs that failed run") < page.text.index("Runs run")
+
+
+def test_the_numbers_of_a_ladder_have_their_deviation():
+    assert "arm length seeds mean sd row passes CPU s plain 1ep 3 0.8 0.013 3,000 1.5" in page_of().text
+    study = changed("arms.0.ladder.0.sd", {})
+    assert "plain 1ep 3 0.8 - 3,000 1.5" in page_of(study).text
+
+
+@pytest.mark.parametrize(
+    ("tried", "setting", "told"), [(3, "lr=1", "lr=1 (of 3)"), (3, "", "not known (of 3)"), (0, "", "not tuned")]
+)
+def test_the_chosen_setting_is_told_with_the_number_that_was_tried(tried, setting, told):
+    study = changed("arms.1.setting", setting)
+    study["arms"][1]["settings_tried"] = tried
+    assert "algorithms plain optimizer.args.lr=0.1 (of 3) 2.5" in page_of(study).text
+    assert f"mixup {told} 2.5 x 1.25" in page_of(study).text
 
 
 def test_the_address_of_a_link_has_no_character_with_a_meaning():
@@ -191,7 +221,7 @@ def test_the_error_of_a_run_and_its_status_are_in_the_table_and_runs_that_chose_
     tuned = {**STUDY["runs"][1], "folder": "tune/mixup/setting-1/seed-0"}
     text = page_of(changed("runs", [failed, tuned])).text
     assert re.search(
-        r"Runs run status test/accuracy CPU s error plain, 1ep, seed 0 failed - 2.5 RuntimeError: no", text
+        r"Runs that failed run status test/accuracy CPU s error plain, 1ep, seed 0 failed - 2.5 RuntimeError: no", text
     )
     assert "Runs that chose the settings run status" in text
     assert "1 of 2 runs have not finished" in text

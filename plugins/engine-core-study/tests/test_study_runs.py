@@ -302,11 +302,11 @@ def test_in_python_a_function_makes_the_trainers(here, monkeypatch):
     results = study(
         make, {"plain": [], "noisy": [("noise", {"scale": 2.0})]}, [4, 7], out="f", report=["test/accuracy"]
     )
-    assert [seed for seed, _ in made] == [4, 4, 7, 7]
+    assert [seed for seed, _ in made] == [4, 4, 4, 4, 7, 7]  # first each arm is tried
     assert results.arms["plain"]["values"]["test/accuracy"]["n"] == 2
     assert "the weights before training are equal" in str(results)
     assert study(make, {"plain": [], "noisy": [("noise", {"scale": 2.0})]}, [4, 7], out="f", report=["test/accuracy"])
-    assert len(made) == 4
+    assert len(made) == 6
     arms = {"plain": [], "noisy": [("noise", {"scale": 2.0})]}
     with pytest.raises(ArgumentError, match="seeds has to be a number of seeds"):
         study(make, arms, [], out="g", report="test/loss")

@@ -158,6 +158,7 @@ class Cost(NamedTuple):
     """What a run of an arm costs, at the longest of the lengths.
 
     Args:
+        setting: the one that was chosen, and of how many.
         cells: seconds, as a multiple of the baseline's, row passes, their multiple, what it costs to reach each target,
             samples and tokens.
     """
@@ -185,8 +186,8 @@ def _cost(arm: Arm, passes: float | None, plain: float | None, study: StudyData)
         reached = arm.to_target.get(name, Target())
         cells += [_reached(reached.compute), _reached(reached.seconds)]
     cells += [_count(arm.cost.samples), _count(arm.cost.tokens or None)]
-    tried = f" (of {arm.settings_tried})" if arm.settings_tried else ""
-    return Cost(arm, f"{arm.setting}{tried}", cells)
+    tried = f"{arm.setting or 'not known'} (of {arm.settings_tried})" if arm.settings_tried else arm.setting
+    return Cost(arm, tried or "not tuned", cells)
 
 
 def _reached(found: Reached | None) -> Cell:
@@ -205,7 +206,7 @@ class Ladder(NamedTuple):
 
     Args:
         units: of its x axes: `x` are row passes, `t` seconds.
-        rows: arm, rung, and as cells value, row passes and seconds.
+        rows: arm, rung, and as cells mean, deviation, row passes and seconds.
     """
 
     name: str
@@ -229,17 +230,21 @@ def ladders_of(study: StudyData) -> list[Ladder]:
     return [ladder for ladder in ladders if ladder.rows]
 
 
+def _of_rung(rung: Rung, name: str) -> list[Cell]:
+    return [cell(rung.values[name]), _short(rung.sd.get(name)), _count(rung.compute), _count(rung.seconds)]
+
+
 def _ladder(name: str, study: StudyData, units: dict[str, str]) -> Ladder:
     lines, rows = list[dict[str, Any]](), list[tuple[str, Rung, list[Cell]]]()
     for number, arm in enumerate(study.arms):
         known = [(rung, y) for rung in arm.ladder if (y := rung.values.get(name)) is not None]
-        rows += [(arm.name, rung, [cell(y), _count(rung.compute), _count(rung.seconds)]) for rung, y in known]
+        rows += [(arm.name, rung, _of_rung(rung, name)) for rung, _ in known]
         look = {"colour": number % COLOURS, "dash": (number + number // COLOURS) % DASHES, "low": [], "high": []}
         x, t = [rung.compute for rung, _ in known], [rung.seconds for rung, _ in known]
         lines += [{"name": arm.name, "x": x, "t": t, "y": [y for _, y in known], **look}] if known else []
     told = [
         f"{arm} {value.text} for {(passes if 'x' in units else seconds).text}"
-        for arm, _, (value, passes, seconds) in rows
+        for arm, _, (value, _, passes, seconds) in rows
     ]
     return Ladder(
         name, units, lines[:MOST_LINES], rows, f"{name} by {next(iter(units.values()), '')}: {', '.join(told)}"

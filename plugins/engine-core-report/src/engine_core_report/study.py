@@ -72,6 +72,7 @@ class Rung(_Part):
     length: str | None
     n: int
     values: dict[str, Number | None]
+    sd: dict[str, Number | None] = {}
     compute: Number | None
     seconds: Number | None
 
@@ -113,7 +114,7 @@ class Run(_Part):
     status: str
     error: str
     values: dict[str, Number | None]
-    seconds: Number
+    seconds: Number | None
 
 
 class StudyData(_Part):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
@@ -18,7 +19,8 @@ from .notebook import read_run
 from .page import assemble, write_page, write_report
 from .study import Run, StudyData
 
-PAGE = "report.html"
+PAGE, OUTPUT = "report.html", "output.txt"
+FAILED, REPORTED, CHOOSING = "Runs that failed", "Runs", "Runs that chose the settings"
 _FOLDER = re.compile(r"(runs|tune)(/(?!\.)[^/\\]+)+")
 
 
@@ -32,9 +34,12 @@ def write_study(study: StudyData, path: Path | str, *, force: bool = False) -> N
     Raises:
         ArgumentError: (a ValueError) if another file is there, or if it can't be written.
     """
-    path, pages, problems = path_of(path), dict[str, Path](), list[str]()
+    path, problems = path_of(path), list[str]()
+    pages, outputs = dict[str, Path](), dict[str, Path]()
     for run in study.runs:
         folder = _folder_of(study, run)
+        if folder is not None and why_not(folder / OUTPUT, sys.maxsize) is None:
+            outputs[run.folder] = folder / OUTPUT
         if folder is None or why_not(folder / NAME, MOST_BYTES_OF_JSON) is not None:
             continue
         try:
@@ -43,9 +48,12 @@ def write_study(study: StudyData, path: Path | str, *, force: bool = False) -> N
             problems.append(f"{run.name} has no page: {error}")
         else:
             pages[run.folder] = folder / PAGE
-    start = path.absolute().parent
-    links = {of: quote(Path(os.path.relpath(page.absolute(), start)).as_posix()) for of, page in pages.items()}
-    write_page(render_study(study, links, problems), path, force=force)
+
+    def addresses(files: Mapping[str, Path]) -> dict[str, str]:
+        start = path.absolute().parent
+        return {of: quote(Path(os.path.relpath(file.absolute(), start)).as_posix()) for of, file in files.items()}
+
+    write_page(render_study(study, addresses(pages), addresses(outputs), problems), path, force=force)
 
 
 def _folder_of(study: StudyData, run: Run) -> Path | None:
@@ -58,17 +66,21 @@ def _folder_of(study: StudyData, run: Run) -> Path | None:
     return folder if is_inside and _FOLDER.fullmatch(run.folder) else None
 
 
-def render_study(study: StudyData, links: Mapping[str, str], problems: Sequence[str] = ()) -> str:
+def render_study(
+    study: StudyData, links: Mapping[str, str], outputs: Mapping[str, str], problems: Sequence[str] = ()
+) -> str:
     """Return the page.
 
     Args:
         links: the address of a run's page, by the run's folder.
+        outputs: likewise of what it printed.
         problems: what is wrong with runs.
     """
     ladders = ladders_of(study)
-    runs: dict[str, list[Run]] = {"Runs": [], "Runs that chose the settings": []}
+    runs: dict[str, list[Run]] = {FAILED: [], REPORTED: [], CHOOSING: []}
     for run in study.runs:
-        runs["Runs that chose the settings" if run.folder.startswith("tune/") else "Runs"].append(run)
+        of = FAILED if run.status == "failed" else CHOOSING if run.folder.startswith("tune/") else REPORTED
+        runs[of].append(run)
     found = [value.difference for arm in study.arms for value in arm.values.values() if value.difference]
     parts = {
         "title": study.folder.resolve().name,
@@ -80,6 +92,7 @@ def render_study(study: StudyData, links: Mapping[str, str], problems: Sequence[
         "corrected": max((difference.arms for difference in found), default=1),
         "runs": {title: rows for title, rows in runs.items() if rows},
         "links": links,
+        "outputs": outputs,
         "problems": problems,
         "not_finished": sum(run.status != "finished" for run in study.runs),
         "charts": [ladder.to_json() for ladder in ladders],

@@ -1,11 +1,18 @@
-"""Differences in words, with as many digits as their intervals deserve."""
+"""What a study says in words: differences, with as many digits as their intervals deserve, and how to read them."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from engine_core.messages import join_words, plural
 
 from .differences import Difference
 from .power import LEVEL
+
+Content = Mapping[str, Any]
+"""What `study.json` holds."""
 
 _COUNTS = ("no seed has a value of both", "one seed shows nothing", "two seeds show nothing")
 
@@ -81,3 +88,40 @@ def _sizes(found: Difference) -> str:
 def _left_out(found: Difference) -> str:
     seeds = {*found.without_arm, *found.without_baseline}
     return f"; {len(seeds)} of {found.n + len(seeds)} seeds left out" if seeds else ""
+
+
+def notes_of(content: Content) -> list[str]:
+    """Return the notes: how to read the table, and of what it is."""
+    compared = [value["difference"] for arm in content["arms"] for value in arm["values"].values()]
+    arms = max((found["arms"] for found in compared if found), default=1)  # those with enough seeds for a test
+    holm = f", corrected for {arms} arms (Holm), and each interval is of its arm alone" if arms > 1 else ""
+    seeds = plural(len(content["seeds"]), "seed", "seeds")
+    first = f"{seeds}; differences are paired by seed, with 95 % intervals (t); a gain or loss has p <= 0.05{holm}"
+    unit, beside = content["units"]["seconds"], "of runs side by side"
+    ratios = [arm["cost"]["ratio"] for arm in content["arms"] if arm["cost"]["ratio"]]
+    if not all(ratio["adjacent"] for ratio in ratios):
+        beside += ", ~ of runs of a seed that were not all side by side"
+    second = f"{unit}: of training, as the median ratio {beside}; row passes: forward 1, backward 2"
+    names = ("engine-core", "torch")
+    versions = ", ".join(f"{name} {content['versions'][name]}" for name in names if content["versions"].get(name))
+    where = ", ".join(filter(None, [*content["devices"], versions, content["written"][:10]]))
+    lacking = "; ".join(_lacking(content))
+    third = [f"left out of means and differences, without a value: {lacking}"] if lacking else []
+    return [first, second, *third, *content["notes"], where]
+
+
+def _lacking(content: Content) -> Iterator[str]:
+    """Yield each arm that lacks a value of some seeds, with these and the values."""
+    for arm in content["arms"]:
+        names: dict[tuple[int, ...], list[str]] = {}
+        for name, value in arm["values"].items():
+            lacks = tuple(seed for seed in content["seeds"] if value["by_seed"].get(str(seed)) is None)
+            names.setdefault(lacks, []).append(name)
+        for lacks, of in names.items():
+            if lacks:
+                some = "" if len(of) == len(arm["values"]) else f" ({join_words(of)})"
+                yield f"{arm['name']} {_seeds(lacks)}{some}"
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    return f"{'seed' if len(seeds) == 1 else 'seeds'} {join_words([*map(str, seeds)])}"

@@ -5,15 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from rich.console import Console
 from rich.table import Table
 
-from engine_core.messages import escaped, plural, table_in_html
+from engine_core.messages import escaped, table_in_html
 
-Content = Mapping[str, Any]
+from .wording import Content, notes_of
+
 _WIDE = 110
 _KEPT_WHOLE = (1, 3, 4)
 """The columns of a mean, of seconds and of row passes."""
@@ -23,15 +23,16 @@ _BRACKETS = re.compile(r" \(.*?\)")
 def tables_of(content: Content) -> Iterator[tuple[str, list[str], list[list[str]]]]:
     """Yield a table for each reported value: title, header, rows."""
     unit = content["units"]["seconds"]
-    has_target = bool(content["target"])
     tuned = any(arm["settings_tried"] for arm in content["arms"])
     for name in content["report"]:
         is_lower = content["lower_is_better"]
         better = f", {'lower' if is_lower[name] else 'higher'} is better" if name in is_lower else ""
         header = ["arm", "mean (sd)", f"against {content['baseline']}", unit, "row passes"]
-        header += [f"to reach {content['target'][name]:g}"] if name in content["target"] else []
+        if is_target := name in content["target"]:
+            counted = _counted_to_reach(name, content)
+            header.append(f"{content['units'][counted]} to reach {content['target'][name]:g}")
         header += ["chosen setting"] if tuned else []
-        rows = [list(_row(arm, name, content, with_target=has_target, tuned=tuned)) for arm in content["arms"]]
+        rows = [list(_row(arm, name, content, with_target=is_target, tuned=tuned)) for arm in content["arms"]]
         yield f"{name}{better}", header, rows
 
 
@@ -42,8 +43,8 @@ def _row(arm: Content, name: str, content: Content, *, with_target: bool, tuned:
     yield value["difference"]["words"] if value["difference"] else ""
     yield _seconds(cost)
     yield _passes(arm, content)
-    if with_target and name in content["target"]:
-        yield _reached(arm["to_target"].get(name, {}))
+    if with_target:
+        yield _reached(arm["to_target"].get(name, {}), _counted_to_reach(name, content), content)
     if tuned:
         yield f"{arm['setting']} (of {arm['settings_tried']})" if arm["settings_tried"] else "not tuned"
 
@@ -75,9 +76,19 @@ def _passes(arm: Content, content: Content) -> str:
     return f"{own:,.0f}" if arm["name"] == content["baseline"] or not plain else f"x {own / plain:.2f}"
 
 
-def _reached(costs: Content) -> str:
-    found = costs.get("compute") or costs.get("seconds")
-    return "" if found is None or found["cost"] is None else f"{found['bound']} {found['cost']:,.0f}".strip()
+def _counted_to_reach(name: str, content: Content) -> str:
+    """Return in which unit the table tells what a target costs: seconds only where no arm tells its row passes."""
+    return "compute" if any(arm["to_target"].get(name, {}).get("compute") for arm in content["arms"]) else "seconds"
+
+
+def _reached(costs: Content, counted: str, content: Content) -> str:
+    """Return what a target costs; an arm that tells only its seconds names them, if the column has row passes."""
+    told = counted if costs.get(counted) else "seconds"
+    found = costs.get(told)
+    if found is None or found["cost"] is None:
+        return ""
+    cost = f"{found['cost']:,.0f}" if told == "compute" or found["cost"] >= 100 else f"{found['cost']:.3g}"
+    return " ".join(filter(None, (found["bound"], cost, "" if told == counted else content["units"][told])))
 
 
 def figure(value: float | None, digits: int = 4) -> str:
@@ -101,23 +112,6 @@ def to_terminal(content: Content, width: int) -> str:
     for note in notes_of(content):
         console.print(f"- {escaped(note)}")
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
-
-
-def notes_of(content: Content) -> list[str]:
-    """Return the notes: how to read the table, and of what it is."""
-    arms = len(content["arms"]) - 1
-    holm = f", corrected for {arms} arms (Holm), and each interval is of its arm alone" if arms > 1 else ""
-    seeds = plural(len(content["seeds"]), "seed", "seeds")
-    first = f"{seeds}; differences are paired by seed, with 95 % intervals (t); a gain or loss has p <= 0.05{holm}"
-    unit, beside = content["units"]["seconds"], "of runs side by side"
-    ratios = [arm["cost"]["ratio"] for arm in content["arms"] if arm["cost"]["ratio"]]
-    if not all(ratio["adjacent"] for ratio in ratios):
-        beside += ", ~ of runs of a seed that were not all side by side"
-    second = f"{unit}: of training, as the median ratio {beside}; row passes: forward 1, backward 2"
-    names = ("engine-core", "torch")
-    versions = ", ".join(f"{name} {content['versions'][name]}" for name in names if content["versions"].get(name))
-    where = ", ".join(filter(None, [*content["devices"], versions, content["written"][:10]]))
-    return [first, second, *content["notes"], where]
 
 
 def to_markdown(content: Content) -> str:
@@ -145,13 +139,15 @@ def to_html(content: Content) -> str:
 
 
 def to_csv(content: Content) -> str:
-    """Return a row for each run: arm, seed, length, cost, and each value."""
+    """Return a row for each run: arm, seed, length, cost, the setting that the arm chose, and each value."""
     out = io.StringIO()
     names = list(dict.fromkeys(name for run in content["runs"] for name in run["values"]))
     fixed = ["arm", "setting", "length", "seed", "status", "error", "seconds", "unit", "wall_s", "samples", "tokens"]
     fixed += ["batches", "forward_rows", "backward_rows", "folder"]
+    chosen = {arm["name"]: [arm["setting"], arm["settings_tried"] or None] for arm in content["arms"]}
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([*fixed, *names])
+    writer.writerow([*fixed, "chosen_setting", "settings_tried", *names])
     for run in content["runs"]:
-        writer.writerow([run[name] for name in fixed] + [run["values"].get(name) for name in names])
+        values = [run["values"].get(name) for name in names]
+        writer.writerow([*[run[name] for name in fixed], *chosen[run["arm"]], *values])
     return out.getvalue()
