@@ -1,13 +1,15 @@
 """What a study found, written: units, chosen settings, and the seeds that are left out."""
 
 import csv
+import statistics
 from dataclasses import replace
+
+import pytest
 
 from engine_core_study.design import Arm, Design, Setting, reported_jobs, tuning_jobs
 from engine_core_study.record import Record
 from engine_core_study.results import findings
-from engine_core_study.wording import notes_of
-from engine_core_study.writing import tables_of, to_csv
+from engine_core_study.writing import tables_of, to_csv, to_terminal
 
 ACCURACY, LOSS = "test/accuracy", "test/loss"
 
@@ -70,22 +72,53 @@ def test_the_chosen_setting_and_of_how_many_is_in_the_csv():
 def lost(record):
     """Lose two runs of an arm, and a value of another run."""
     if record.arm == "mixup" and record.seed in (1, 3):
-        return replace(record, status="failed", values={}, error="RuntimeError: no room")
+        return replace(record, status="failed", values={}, samples=0, error="RuntimeError: no room")
     return replace(record, values={**record.values, LOSS: None}) if (record.arm, record.seed) == ("ema", 2) else record
 
 
 def test_the_seeds_that_are_left_out_are_named_with_the_values_that_they_lack():
     told = "left out of means and differences, without a value: mixup seeds 1 and 3; ema seed 2 (test/loss)"
-    assert told in notes_of(found(lost))
-    assert not [note for note in notes_of(found()) if "left out" in note]
+    assert told in found(lost)["notes"]
+    assert not [note for note in found()["notes"] if "left out" in note]
 
 
 def test_of_many_seeds_that_are_left_out_the_first_are_named():
     content = found(lambda record: replace(record, values={}) if record.arm == "ema" else record, seeds=9)
-    assert "ema seeds 0, 1, 2 and 6 more" in " ".join(notes_of(content))
+    assert "ema seeds 0, 1, 2 and 6 more" in " ".join(content["notes"])
+
+
+def test_what_the_terminal_notes_is_in_the_json_as_it_is():
+    notes = found(tuned=("mixup",))["notes"]
+    told = ["4 seeds; differences are paired by seed, with 95 % intervals (t); a gain or loss has p <= 0.05, corrected"]
+    told += ["CPU s: of training", "the weights before training are equal in all", "the batches are equal in all arms"]
+    assert [note[: len(part)] for note, part in zip(notes, told, strict=False)] == told
+    shown = " ".join(to_terminal(found(tuned=("mixup",)), 200).split())
+    assert [note for note in notes if note not in shown] == []
+
+
+def test_a_count_that_is_not_known_is_null():
+    content = found(lost)
+    failed = next(run for run in content["runs"] if run["status"] == "failed")
+    ran = next(run for run in content["runs"] if run["status"] == "finished")
+    assert [failed[name] for name in ("samples", "batches", "wall_s")] == [None] * 3
+    assert [ran[name] for name in ("samples", "tokens", "forward_rows")] == [100, None, 100]
+    assert (content["arms"][0]["cost"]["tokens"], content["arms"][0]["ladder"][0]["tokens"]) == (None, None)
+
+
+def test_the_deviation_at_each_length_is_in_json_and_csv():
+    content = found(lost)
+    plain, mixup, ema = (arm["ladder"] for arm in content["arms"])
+    spread = statistics.stdev([0.0, 0.02, 0.01, 0.0])
+    assert [rung["sd"][ACCURACY] for rung in plain] == [pytest.approx(spread)] * 2
+    assert [rung["n"] for rung in mixup] == [2, 2]
+    assert (ema[0]["values"][LOSS], ema[0]["sd"][LOSS]) == (None, None)
+    rows = [*csv.DictReader(to_csv(content).splitlines())]
+    told = {(row["arm"], row["length"]): (row[f"{ACCURACY} sd"], row[f"{LOSS} sd"]) for row in rows}
+    assert told["plain", "2ep"] == tuple(str(plain[1]["sd"][name]) for name in (ACCURACY, LOSS))
+    assert told["ema", "1ep"] == (str(ema[0]["sd"][ACCURACY]), "")
 
 
 def test_the_correction_is_told_for_the_arms_that_it_counts():
-    assert "corrected for 2 arms (Holm)" in notes_of(found())[0]
-    assert "corrected" not in notes_of(found(seeds=2))[0]
-    assert "corrected" not in notes_of(found(lost))[0]  # two seeds of one of two arms are left
+    assert "corrected for 2 arms (Holm)" in found()["notes"][0]
+    assert "corrected" not in found(seeds=2)["notes"][0]
+    assert "corrected" not in found(lost)["notes"][0]  # two seeds of one of two arms are left

@@ -81,7 +81,6 @@ def render_study(
     for run in study.runs:
         of = FAILED if run.status == "failed" else CHOOSING if run.folder.startswith("tune/") else REPORTED
         runs[of].append(run)
-    found = [value.difference for arm in study.arms for value in arm.values.values() if value.difference]
     parts = {
         "title": study.folder.resolve().name,
         "version": study.versions.get("engine-core", "of an unknown version"),
@@ -89,7 +88,6 @@ def render_study(
         "forests": [forest_of(study, name) for name in study.report],
         "ladders": ladders,
         "costs": costs_of(study),
-        "corrected": max((difference.arms for difference in found), default=1),
         "runs": {title: rows for title, rows in runs.items() if rows},
         "links": links,
         "outputs": outputs,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from .design import Arm, Design, Job
 from .differences import Difference, holm, paired, summary
 from .power import FEWEST
 from .record import Record
-from .wording import words
+from .wording import notes_of, words
 
 SCHEMA = 1
 LONGEST_PAUSE_S = 60.0
@@ -43,7 +43,7 @@ def findings(design: Design, jobs: Sequence[Job], records: Mapping[str, Record],
     lower = {name: is_lower for each in ended for name, is_lower in each.lower.items()}
     baseline = runs[design.baseline]
     differences = {name: _differences(name, runs, baseline, design, lower) for name in design.report}
-    return {
+    found = {
         "schema": SCHEMA,
         "written": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "base": design.base,
@@ -58,24 +58,42 @@ def findings(design: Design, jobs: Sequence[Job], records: Mapping[str, Record],
         "devices": sorted({each.device for each in reported if each.device}),
         "versions": _versions(reported, folder),
         "notes": _notes(design, runs, ended, jobs, lower),
-        "arms": [
-            {
-                **_described(arm, runs[arm.name]),
-                "values": {
-                    name: _value(name, runs[arm.name], differences[name].get(arm.name)) for name in design.report
-                },
-                "cost": _cost(runs[arm.name], baseline, reported),
-                "ladder": _ladder(arm, reported, design),
-                "to_target": _to_target(arm, reported, design, lower),
-            }
-            for arm in design.arms
+        "arms": [_arm(arm, runs, differences, reported, design, lower) for arm in design.arms],
+        "runs": [
+            {"name": job.name, **_told(records.get(job.folder) or replace(Record.of(job), status="missing"))}
+            for job in jobs
         ],
-        "runs": [{"name": job.name, **asdict(records.get(job.folder) or _missing(job))} for job in jobs],
     }
+    return {**found, "notes": notes_of(found)}
 
 
-def _missing(job: Job) -> Record:
-    return Record(job.arm, job.setting, job.length, job.seed, job.folder, status="missing")
+def _told(record: Record) -> dict[str, Any]:
+    """Return what is known of a run."""
+    return {**asdict(record), **{name: _counted(record, name) for name in (*_COUNTED, "wall_s")}}
+
+
+def _counted(record: Record, name: str) -> float | None:
+    """Return a cost; where training counted 0 it did not count, as for the tokens of data without any."""
+    value: float | None = getattr(record, name)
+    return value if value or name in ("forward_rows", "backward_rows") else None
+
+
+def _arm(
+    arm: Arm,
+    runs: Mapping[str, By],
+    differences: Mapping[str, Mapping[str, Difference]],
+    reported: Sequence[Record],
+    design: Design,
+    lower: Mapping[str, bool | None],
+) -> dict[str, Any]:
+    own = runs[arm.name]
+    return {
+        **_described(arm, own),
+        "values": {name: _value(name, own, differences[name].get(arm.name)) for name in design.report},
+        "cost": _cost(own, runs[design.baseline], reported),
+        "ladder": _ladder(arm, reported, design),
+        "to_target": _to_target(arm, reported, design, lower),
+    }
 
 
 def _differences(
@@ -112,7 +130,7 @@ def _cost(runs: By, baseline: By, reported: Sequence[Record]) -> dict[str, Any]:
 
     It is that of the pairs that ran side by side, or of all pairs of a seed where fewer than three did.
     """
-    told: dict[str, Any] = {name: _mean(getattr(each, name) for each in runs.values()) for name in _COUNTED}
+    told: dict[str, Any] = {name: _mean(_counted(each, name) for each in runs.values()) for name in _COUNTED}
     if runs is baseline:
         return {**told, "ratio": None}
     place = {each.folder: index for index, each in enumerate(sorted(reported, key=lambda each: each.began))}
@@ -158,9 +176,12 @@ def _ladder(arm: Arm, reported: Sequence[Record], design: Design) -> list[dict[s
         own = [each for seed, each in by_seed.items() if seed in whole]
         if not own:
             continue
-        costs = {name: _mean(getattr(each, name) for each in own) for name in _COUNTED}
-        values = {name: _mean(each.values.get(name) for each in own) for name in (*design.report, *design.target)}
-        rungs.append({"length": length, "n": len(own), "values": values, "compute": _mean(map(compute, own)), **costs})
+        costs = {name: _mean(_counted(each, name) for each in own) for name in _COUNTED}
+        told = {name: [each.values.get(name) for each in own] for name in (*design.report, *design.target)}
+        values = {name: _mean(of) for name, of in told.items()}
+        sd = {name: None if values[name] is None else summary(of).sd for name, of in told.items()}
+        rung = {"length": length, "n": len(own), "values": values, "sd": sd, "compute": _mean(map(compute, own))}
+        rungs.append({**rung, **costs})
     return rungs
 
 

@@ -91,7 +91,7 @@ def _left_out(found: Difference) -> str:
 
 
 def notes_of(content: Content) -> list[str]:
-    """Return the notes: how to read the table, and of what it is."""
+    """Return what a reader has to know: how to read the table, what `notes` says already, and of what it is."""
     compared = [value["difference"] for arm in content["arms"] for value in arm["values"].values()]
     arms = max((found["arms"] for found in compared if found), default=1)  # those with enough seeds for a test
     holm = f", corrected for {arms} arms (Holm), and each interval is of its arm alone" if arms > 1 else ""

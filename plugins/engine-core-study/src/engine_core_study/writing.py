@@ -12,7 +12,7 @@ from rich.table import Table
 
 from engine_core.messages import escaped, table_in_html
 
-from .wording import Content, notes_of
+from .wording import Content
 
 _WIDE = 110
 _KEPT_WHOLE = (1, 3, 4)
@@ -109,7 +109,7 @@ def to_terminal(content: Content, width: int) -> str:
             table.add_row(*map(escaped, row if width >= _WIDE else short))
         console.print(table)
         console.print()
-    for note in notes_of(content):
+    for note in content["notes"]:
         console.print(f"- {escaped(note)}")
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
@@ -119,7 +119,7 @@ def to_markdown(content: Content) -> str:
     lines = []
     for title, header, rows in tables_of(content):
         lines += [f"**{_in_markdown(title)}**", "", _line(header), _line(["---"] * len(header)), *map(_line, rows), ""]
-    lines += [f"- {_in_markdown(note)}" for note in notes_of(content)]
+    lines += [f"- {_in_markdown(note)}" for note in content["notes"]]
     return "\n".join(lines) + "\n"
 
 
@@ -134,20 +134,24 @@ def _in_markdown(text: str) -> str:
 def to_html(content: Content) -> str:
     """Return the tables for a notebook."""
     found = [table_in_html(header, rows, title) for title, header, rows in tables_of(content)]
-    notes = table_in_html(("notes",), [(note,) for note in notes_of(content)])
+    notes = table_in_html(("notes",), [(note,) for note in content["notes"]])
     return "\n".join([*found, notes])
 
 
 def to_csv(content: Content) -> str:
-    """Return a row for each run: arm, seed, length, cost, the setting that the arm chose, and each value."""
+    """Return a row for each run: arm, seed, length, cost, the chosen setting, values, and deviations at this length."""
     out = io.StringIO()
     names = list(dict.fromkeys(name for run in content["runs"] for name in run["values"]))
     fixed = ["arm", "setting", "length", "seed", "status", "error", "seconds", "unit", "wall_s", "samples", "tokens"]
     fixed += ["batches", "forward_rows", "backward_rows", "folder"]
+    sd = {(arm["name"], rung["length"]): rung["sd"] for arm in content["arms"] for rung in arm["ladder"]}
     chosen = {arm["name"]: [arm["setting"], arm["settings_tried"] or None] for arm in content["arms"]}
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([*fixed, "chosen_setting", "settings_tried", *names])
+    writer.writerow([*fixed, "chosen_setting", "settings_tried", *names, *[f"{name} sd" for name in content["report"]]])
     for run in content["runs"]:
         values = [run["values"].get(name) for name in names]
-        writer.writerow([*[run[name] for name in fixed], *chosen[run["arm"]], *values])
+        is_reported = run["folder"].startswith("runs/")
+        spread = sd.get((run["arm"], run["length"]), {}) if is_reported else {}
+        spreads = [spread.get(name) for name in content["report"]]
+        writer.writerow([*[run[name] for name in fixed], *chosen[run["arm"]], *values, *spreads])
     return out.getvalue()
