@@ -1,6 +1,7 @@
 """Ratios of times, and what a result costs on a ladder of lengths."""
 
 import math
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -120,6 +121,7 @@ class Instant(Pool):
         return self._executor.submit(self._end, job, folder)
 
     def _end(self, job, folder):
+        self.together.wait()  # as many as train at once end together
         failed = {"status": "failed", "values": {}} if job.arm == "broken" else {}
         write_record(record := record_of(job, wall_s=10, **failed), folder / job.folder)
         return record
@@ -128,9 +130,9 @@ class Instant(Pool):
 @pytest.mark.parametrize(("width", "budget_s", "begun"), [(1, 25, 2), (1, 35, 3), (2, 15, 2), (2, 25, 4)])
 def test_the_budget_counts_failed_runs_and_those_that_still_train(tmp_path, width, budget_s, begun):
     # Each takes ten seconds, half of them fail.
-    with ThreadPoolExecutor(1) as executor:
+    with ThreadPoolExecutor(width) as executor:
         pool = Instant(executor, width)
-        pool.begun = []
+        pool.begun, pool.together = [], threading.Barrier(width, timeout=60)
         study = Study(design_of("plain", "broken", budget_s=budget_s), tmp_path)
         study.run(pool)
     assert len(pool.begun) == begun

@@ -127,6 +127,13 @@ def test_a_program_that_its_own_processes_would_run_again_is_told_to_guard_the_c
     assert not Path("out").exists()
 
 
+def test_a_program_of_a_config_needs_no_guard_where_its_own_process_trains(made):
+    call = "study('run.yaml', {'a': {}, 'b': {'set': ['optimizer.args.lr=0.1']}}, 1, out='out', report='test/loss')"
+    Path("program.py").write_text(f"from engine_core_study import study\n{call}\n")
+    subprocess.run([sys.executable, "program.py"], check=True)
+    assert Path("out/study.json").exists()
+
+
 @pytest.mark.parametrize("jobs", [None, 2])
 def test_a_finished_study_makes_no_trainer(made, jobs):
     results = study(made.make, ARMS, 2, out="out", report="test/loss", jobs=jobs)

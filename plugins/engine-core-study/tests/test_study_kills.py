@@ -107,7 +107,7 @@ def test_a_run_that_is_killed_is_a_row_and_the_same_command_resumes_it(write, he
     results = trained(here / "killed", kill)
     failed = [run for run in results.content["runs"] if run["status"] == "failed"]
     assert [run["folder"] for run in failed] == killed
-    assert "ended from outside" in failed[0]["error"]
+    assert "ended before it could answer" in failed[0]["error"]
     again = trained(here / "killed")
     assert timeless(again.content) == timeless(whole.content)
     lines = (here / "killed" / killed[0] / "metrics.jsonl").read_text().splitlines()

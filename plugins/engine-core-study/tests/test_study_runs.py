@@ -341,6 +341,8 @@ def test_two_commands_in_a_folder_do_not_disturb_each_other_and_the_first_claims
     both = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(2)]
     assert [each.wait() for each in both] == [0, 0]
     other = StudyRun(read_study(write(ARMS + "set: {optimizer.args.lr: 0.1}")), "late")
-    monkeypatch.setattr("engine_core_study.folder.check_jobs", lambda *_: shutil.copytree(here / "out", here / "late"))
+    monkeypatch.setattr(
+        "engine_core_study.folder.check_jobs", lambda *_, **__: shutil.copytree(here / "out", here / "late")
+    )
     with pytest.raises(ArgumentError, match="holds another study"):
         other.prepare()

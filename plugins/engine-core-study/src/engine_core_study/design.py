@@ -107,7 +107,8 @@ class Job:
     @property
     def name(self) -> str:
         """What a progress screen calls it."""
-        return ", ".join(filter(None, (self.arm, self.length, f"seed {self.seed}")))
+        tuned = f"setting {self.setting}" if self.folder.startswith("tune/") else ""
+        return ", ".join(filter(None, (self.arm, tuned, self.length, f"seed {self.seed}")))
 
 
 def tuning_jobs(design: Design) -> list[Job]:

@@ -128,8 +128,12 @@ class StudyRun:
         times = [expected(job, known) for job in self._study.missing(jobs)]
         return None if None in times else sum(each for each in times if each is not None) / max(1, width)
 
-    def prepare(self, tell: Callable[[str], object] = lambda _: None) -> None:
+    def prepare(self, tell: Callable[[str], object] = lambda _: None, *, apart: bool = True) -> None:
         """Try each arm that is new, and claim the folder for this study.
+
+        Args:
+            tell: receives the name of each arm that is tried.
+            apart: try them in processes, instead of this one.
 
         Raises:
             ArgumentError: (a ValueError) if the folder holds another study, with what differs, or can't be written to.
@@ -143,7 +147,7 @@ class StudyRun:
             raise ArgumentError(f"{str(self.folder)!r} is not empty, and holds no study: choose another folder (--out)")
         if not arms:
             return
-        check_jobs(replace(self.design, arms=arms), self.folder, tell)
+        check_jobs(replace(self.design, arms=arms), self.folder, tell, apart=apart)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             write(self.folder / PLAN, json.dumps({"schema": SCHEMA, **plan}, indent=2) + "\n")

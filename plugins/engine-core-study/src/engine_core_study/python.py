@@ -44,9 +44,8 @@ def study(
         seeds: how many, or which.
         out: the folder.
         report: the results to report; for a config, by default all.
-        jobs: how many processes train at once; None: the runs train in this process. Processes, of which one tries the
-            arms of a config too, import the main program, which therefore has to call this under
-            `if __name__ == "__main__":`. They import `make` from where it is defined.
+        jobs: how many processes train at once; None: the runs train in this process. Processes import the main program,
+            which therefore has to call this under `if __name__ == "__main__":`, and `make` from where it is defined.
 
     Raises:
         ArgumentError, ConfigError: (ValueErrors) for what can't be studied.
@@ -74,7 +73,7 @@ def study(
     try:
         if done < known:
             _check_made(design, is_sent=jobs is not None)
-        run.prepare()
+        run.prepare(apart=jobs is not None)
     except ProcessEndedError as error:
         guard = 'so it has to be a file that calls study() under `if __name__ == "__main__":`'
         raise EngineError(f"{error}; processes import the program, {guard}") from None

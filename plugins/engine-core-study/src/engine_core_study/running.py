@@ -247,7 +247,8 @@ def in_process(made: Any, function: Callable[..., Any], *args: Any) -> Any:
             is_result, answer = receiver.recv()
         except EOFError:
             process.join()
-            raise ProcessEndedError(f"its process was ended from outside (exit code {process.exitcode})") from None
+            told = f"its process ended before it could answer (exit code {process.exitcode})"
+            raise ProcessEndedError(told) from None
         process.join()
     if is_result:
         return answer
@@ -340,8 +341,13 @@ def _not_an_executor(target: str, made: object) -> ArgumentError:
     return ArgumentError(f"--executor {target}: has to return a concurrent.futures.Executor, not {made!r:.100}")
 
 
-def check_jobs(design: Design, folder: Path, tell: Callable[[str], object] = lambda _: None) -> dict[str, bool | None]:
+def check_jobs(
+    design: Design, folder: Path, tell: Callable[[str], object] = lambda _: None, *, apart: bool = True
+) -> dict[str, bool | None]:
     """Try each arm and each tuned value on one batch, and return which results are better lower.
+
+    Args:
+        apart: in processes, instead of this one.
 
     Raises:
         EngineError: with the arm, for what can't be made, or a result of which nothing says which value is better.
@@ -359,7 +365,7 @@ def check_jobs(design: Design, folder: Path, tell: Callable[[str], object] = lam
             job = reported_jobs(replace(design, arms=(arm,), baseline=arm.name), {arm.name: index})[-1]
             tell(arm.name)
             try:
-                lower |= in_process(made, _check_here, job, folder)
+                lower |= in_process(made, _check_here, job, folder) if apart else _check_here(job, folder)
             except EngineError as error:
                 raise type(error)(f"arm {arm.name!r}: {error}") from error
     for name in (*design.report, *([design.choose_by] if design.choose_by else ())):
