@@ -127,13 +127,16 @@ class Instant(Pool):
         return record
 
 
-@pytest.mark.parametrize(("width", "budget_s", "begun"), [(1, 25, 2), (1, 35, 3), (2, 15, 2), (2, 25, 4)])
-def test_the_budget_counts_failed_runs_and_those_that_still_train(tmp_path, width, budget_s, begun):
-    # Each takes ten seconds, half of them fail.
+@pytest.mark.parametrize(
+    ("width", "other", "budget_s", "begun"),
+    [(1, "broken", 25, 2), (1, "broken", 35, 3), (2, "good", 15, 2), (2, "good", 25, 4)],
+)
+def test_the_budget_counts_failed_runs_and_those_that_still_train(tmp_path, width, other, budget_s, begun):
+    # Each takes ten seconds.
     with ThreadPoolExecutor(width) as executor:
         pool = Instant(executor, width)
-        pool.begun, pool.together = [], threading.Barrier(width, timeout=60)
-        study = Study(design_of("plain", "broken", budget_s=budget_s), tmp_path)
+        pool.begun, pool.together = [], threading.Barrier(width, timeout=5)
+        study = Study(design_of("plain", other, budget_s=budget_s), tmp_path)
         study.run(pool)
     assert len(pool.begun) == begun
     assert len(study.left_out) == 6 - begun

@@ -36,6 +36,7 @@ class Study:
     def __init__(self, design: Design, folder: Path, tell: Callable[[Job | Record], object] = lambda _: None) -> None:
         self.design, self.folder, self._tell = design, folder, tell
         self.left_out: list[Job] = []
+        self._ended: list[Record] = []
 
     def records(self, jobs: Iterable[Job]) -> dict[str, Record]:
         """Return what is known of these runs, by folder."""
@@ -82,6 +83,7 @@ class Study:
         """Train what is missing, first what chooses settings."""
         with suppress(OSError):
             (self.folder / STOP).unlink()
+        self._ended = list(self.records(self.jobs()).values())
         self._run(tuning_jobs(self.design), pool)
         self._run(reported_jobs(self.design, self.chosen()), pool)
 
@@ -101,7 +103,8 @@ class Study:
                     break
                 ended, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in ended:
-                    self._tell(self._record_of(future, running.pop(future)))
+                    self._ended.append(record := self._record_of(future, running.pop(future)))
+                    self._tell(record)
         except BaseException:
             with suppress(OSError):
                 (self.folder / STOP).touch()
@@ -126,7 +129,7 @@ class Study:
         """Is there time in the budget for a run beside those that train, as far as is known how long each takes?"""
         if self.design.budget_s is None:
             return True
-        known = list(self.records(self.jobs()).values())
+        known = self._ended
         others_s = [record.wall_s for record in known] + [expected(each, known) or 0.0 for each in running]
         spent_s = sum(others_s) / min(pool.width, len(others_s) or 1)
         return spent_s + (expected(job, known) or 0.0) <= self.design.budget_s
