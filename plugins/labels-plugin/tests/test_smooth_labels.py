@@ -174,7 +174,8 @@ def test_neither_target_nor_outputs_are_changed_and_no_smoothing_gives_the_very_
     assert smooth_labels(LOGITS, target, 0) is target
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own, where it imports the compiler
+@pytest.mark.full  # it imports the compiler
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own
 def test_compiled_it_looks_for_ignored_targets_too():
     """A traced graph raises no error to rely on; a backend that checks indices would raise at the call."""
     target = torch.tensor([0, -100, 2, -100])

@@ -150,6 +150,7 @@ def test_a_state_with_no_dtypes_is_refused_and_nothing_taken(gives, message):
     assert torch.equal(algorithm.state_dict()["generator"], saved["generator"])
 
 
+@pytest.mark.full  # it imports the compiler
 @pytest.mark.parametrize(
     "function", [apply_blurpool, apply_squeeze_excite, apply_gated_linear_units, apply_fused_layernorm]
 )
