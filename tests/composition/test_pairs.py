@@ -2,10 +2,12 @@
 
 import itertools
 import runpy
+from contextlib import nullcontext
 
 import pytest
 import torch
 
+from engine_core import Engine, Logger, State
 from engine_core.errors import EngineError
 from engine_core.registry import Registry
 from engine_core_author import RecordingDestination
@@ -13,6 +15,7 @@ from engine_core_author import RecordingDestination
 from .conftest import BATCHES, DOCS, EPOCHS, NAMES, VARIANTS, make, trainer_of, weights
 
 REFUSED = {("ema", "swa")}
+REFUSED_TWICE = {"cutmix", "ema", "label_smoothing", "layer_freezing", "mixup", "sam", "swa"}
 PAIRS = list(itertools.combinations(NAMES, 2))
 PAIRS += [(variant, name) for variant, (own, _) in VARIANTS.items() for name in NAMES if name != own]
 PAIRS += [("mixup of losses", "progressive_resizing by crops"), ("cutmix of losses", "progressive_resizing by crops")]
@@ -85,6 +88,13 @@ def test_a_refused_pair_is_refused_at_construction_with_both_names_and_the_reaso
     for names in ((one, other), (other, one)):
         with pytest.raises(EngineError, match=rf"'{names[0]}' .* can't run together with '{names[1]}' .*: it declares"):
             trainer_of([make(name) for name in names])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_of_these_alone_a_second_instance_is_refused_with_both_names(name):
+    says = rf"'{name}' .* can't run together with '{name}' \(\w+-2 of .*: it declares"
+    with pytest.raises(EngineError, match=says) if name in REFUSED_TWICE else nullcontext():
+        Engine(State(algorithms=[make(name), make(name)]), Logger()).close()
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,9 @@ def takers():
     found = {path: taken_by(name) for name, path in MODULES.items()}
     found[ROOT] = taken(parsed(ROOT), ["engine_core"])
     for path in around(".py"):
-        found[path] = taken(parsed(path), path.relative_to(REPOSITORY).parts[:-1])
+        text = path.read_text(encoding="utf-8")
+        if "engine_core" in text:  # others take nothing from ours
+            found[path] = taken(ast.parse(text), path.relative_to(REPOSITORY).parts[:-1])
     for path in around(".md", ".toml", ".yaml"):
         text = path.read_text(encoding="utf-8")
         found[path] = {resolved(*entry) for entry in re.findall(r"\b(engine_core[\w.]*):(\w+)", text)}

@@ -87,20 +87,6 @@ def test_all_are_asked_to_match_before_one_is_applied():
     assert calls == ["h1?", "h2?", "h1", "h2", "h1?", "h2?"]
 
 
-def test_match_and_apply_get_the_event_state_and_logger():
-    class Curious(Algorithm):
-        def match(self, event, state):
-            calls.append((event, state is engine.state))
-            return True
-
-        def apply(self, event, state, logger):
-            calls.append((event, state is engine.state, logger is engine.logger))
-
-    engine = Engine(State(algorithms=[Curious()]), Logger())
-    engine.run_event("EVAL_END")
-    assert calls == [(Event.EVAL_END, True), (Event.EVAL_END, True, True)]
-
-
 def test_match_is_asked_at_each_event_unless_the_metadata_lists_some_and_who_does_not_match_is_not_applied():
     class Picky(Alg):
         metadata = AlgorithmMetadata(events=("before_loss", "fit_end"))

@@ -78,7 +78,7 @@ def imported(nodes, package):
 def imported_by_call(nodes, package):
     """Yield each module that a literal `importlib.import_module("..module", __package__)` returns."""
     for node in nodes:
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "importlib.import_module":
+        if isinstance(node, ast.Call) and chain(node.func) == ["importlib", "import_module"]:
             name = ast.literal_eval(node.args[0]) if isinstance(node.args[0], ast.Constant) else ""
             if inner := name.lstrip("."):
                 level = len(name) - len(inner)

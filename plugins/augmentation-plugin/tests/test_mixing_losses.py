@@ -305,12 +305,6 @@ def test_keys_that_are_not_what_a_loss_function_gets_are_refused(kind, keys, wor
         engine.run_event("after_dataloader")
 
 
-@BOTH
-def test_two_of_a_kind_are_refused(kind):
-    with pytest.raises(Exception, match="can't run together"):
-        Engine(State(algorithms=[kind(), kind()]), Logger())
-
-
 class Mine(nn.NLLLoss):
     def forward(self, outputs, targets):
         return -(targets * outputs).sum(1).mean()

@@ -106,11 +106,6 @@ def test_an_interval_that_is_not_a_length_is_refused_by_the_name_of_the_argument
         Audit(interval=100)
 
 
-def test_it_is_found_by_the_name_audit():
-    with trainer(callbacks=["audit"]) as made:
-        assert [type(callback) for callback in made.state.callbacks] == [Audit]
-
-
 def run(audit, **settings):
     model = net(0.5)
     swaps = []

@@ -25,11 +25,6 @@ def test_a_tensor_of_the_loader_that_is_changed_in_place_is_found_though_the_bat
     ]
 
 
-def test_a_tensor_that_an_algorithm_made_may_be_changed_in_place():
-    made = acting(replace, "batch_start", writes=("batch",), name="Replace", before=("faulty",))
-    assert audited(made, acting(double, "batch_start", writes=("batch",)))[1] == []
-
-
 def test_that_holds_for_its_microbatches_too():
     made = acting(replace, "batch_start", writes=("batch",), name="Replace", before=("faulty",))
     doubling = acting(double, "before_forward", writes=("batch",))

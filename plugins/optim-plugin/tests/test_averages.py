@@ -104,17 +104,6 @@ def test_names_are_those_of_the_model_without_its_wrappers():
     assert list(start_average(model)) == names
 
 
-def test_the_model_has_the_average_within_the_block_and_its_own_afterwards():
-    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    average = {name: torch.zeros_like(tensor) for name, tensor in start_average(model).items()}
-    before, objects = copy.deepcopy(model.state_dict()), [(p, p.data_ptr()) for p in model.parameters()]
-    with pytest.raises(KeyError), use_average(model, average):
-        assert not any(tensor.any() for tensor in model.state_dict().values())
-        raise KeyError
-    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
-    assert all(p is q and p.data_ptr() == at for p, (q, at) in zip(model.parameters(), objects, strict=True))
-
-
 def test_a_graph_that_was_built_before_still_gives_its_gradients():
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
     loss = model(torch.ones(1, 3)).sum()

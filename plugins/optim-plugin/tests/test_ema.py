@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from engine_core import Engine, Event, Logger, State, Time
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.errors import EngineError
-from optim_plugin import EMA, SWA
+from optim_plugin import EMA
 
 
 def broken(good):
@@ -83,17 +83,6 @@ def test_a_model_that_is_cast_in_mid_run_keeps_its_average():
     assert ema.averaged_state_dict()["0.weight"].dtype is torch.float32
 
 
-@pytest.mark.parametrize(
-    ("pair", "names"),
-    [([EMA(), SWA()], ("ema", "swa")), ([SWA(), EMA()], ("ema", "swa")), ([EMA(), EMA()], ("ema", "EMA-2"))],
-    ids=["ema, swa", "swa, ema", "ema, ema"],
-)
-def test_two_averages_in_one_run_are_refused_with_both_names(pair, names):
-    with pytest.raises(EngineError, match=r"can't run together .*conflicts='@weight_averaging'") as caught:
-        make_trainer(pair)
-    assert all(name in str(caught.value) for name in names)
-
-
 def train(ema, *callbacks, **settings):
     """Train for 12 batches of 8 rows, 4 in an epoch."""
     torch.manual_seed(1)
@@ -129,19 +118,6 @@ def test_the_average_starts_where_it_is_told_to_and_moves_on_by_its_decay_which_
         kept = min(decay, (1 + t) / (10 + t)) if warmup else decay
         expected = kept * expected + (1 - kept) * recorder.steps[step]["weight"]
     torch.testing.assert_close(average, expected)
-
-
-def test_until_the_start_there_is_no_average_and_evaluation_sees_the_weights():
-    ema, recorder = EMA(0.5, ema_start="5ba", warmup=False), Recorder()
-    how = {"max_duration": "3ep", "eval_dataloader": batches(8), "eval_interval": "2ba"}
-    with make_trainer(ema, recorder, model=nn.Linear(4, 3), **how) as trainer:
-        trainer.fit("4ba")
-        assert ema.state_dict() == {} and ema.averaged_state_dict() is None
-        trainer.fit("2ba")
-    steps = [step["weight"] for step in recorder.steps]
-    seen = [evaluated["weight"] for evaluated in recorder.evaluated]
-    assert torch.equal(seen[0], steps[1]) and torch.equal(seen[1], steps[3])
-    torch.testing.assert_close(seen[2], (steps[4] + steps[5]) / 2)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from engine_core import Callback, Engine, Event, Logger, State
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
-from engine_core.errors import ArgumentError, EngineError
+from engine_core.errors import ArgumentError
 from engine_core.time import Timestamp
 from optim_plugin import LayerFreezing, freeze_layers, freezing_schedule, start_average, trainable_layers
 from optim_plugin.freezing import count_frozen
@@ -214,15 +214,6 @@ def test_frozen_weights_are_bit_equal_to_the_end_and_the_others_keep_training_be
     assert all(step[4].isfinite().all() for step in recorder.weights)
 
 
-def test_until_start_training_is_the_same_as_without_it():
-    plain, frozen = Recorder(), Recorder()
-    for algorithms, recorder in (([], plain), ([LayerFreezing()], frozen)):
-        with make_trainer(algorithms, recorder) as run:
-            run.fit()
-    alike = [all(map(torch.equal, *both)) for both in zip(plain.weights, frozen.weights, strict=True)]
-    assert alike == [True] * 12 + [False] * 8
-
-
 def test_a_second_fit_unfreezes_nothing_and_each_change_is_logged_once():
     recorder, destination = Recorder(), Memory()
     with make_trainer(LayerFreezing(), recorder, loggers=[destination]) as run:
@@ -248,12 +239,6 @@ def test_what_was_loaded_waits_for_a_batch_to_freeze_before():
         after.engine.run_event("batch_checkpoint")
     assert destination.values("layer_freezing/frozen") == []
     assert rest.state_dict()["frozen"] == 4
-
-
-def test_two_in_one_run_are_refused_with_both_names():
-    with pytest.raises(EngineError, match=r"can't run together .*conflicts='@freezing'") as caught:
-        make_trainer([LayerFreezing(), LayerFreezing(level=0.5)])
-    assert all(name in str(caught.value) for name in ("layer_freezing", "LayerFreezing-2"))
 
 
 def test_it_asks_for_parameters_without_a_gradient():

@@ -12,7 +12,6 @@ from torch import nn
 from torch.nn import functional as F
 
 from engine_core import Algorithm, AlgorithmMetadata, Callback, Engine, Event, Logger, State
-from engine_core.errors import EngineError
 from engine_core.state import LoopControl
 from optim_plugin import SAM, held_buffers, sharpness_aware_gradients
 
@@ -296,10 +295,3 @@ def test_an_algorithm_that_edits_gradients_edits_those_of_the_second_pass(place)
     look = look_at(algorithms)
     assert len(look.inputs) == 2
     assert look.computed.any() and torch.equal(look.used, 0.5 * look.computed)
-
-
-def test_two_in_one_run_are_refused_with_both_names():
-    """The second would go up the slope that the first has left, with three passes a step."""
-    with pytest.raises(EngineError, match=r"can't run together .*conflicts='@sharpness'") as caught:
-        look_at([SAM(), SAM(rho=0.1)])
-    assert all(name in str(caught.value) for name in ("sam", "SAM-2"))

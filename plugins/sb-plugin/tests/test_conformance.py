@@ -2,12 +2,10 @@
 
 import pytest
 import torch
-from parts import trainer
 from torch import nn
 
 from engine_core import Algorithm, AlgorithmMetadata, Event
 from engine_core_author import AlgorithmConformance, PassConformance
-from engine_core_author.audit_callback import Audit
 from sb_plugin import SelectiveBackprop
 from sb_plugin.passes import sort_selective_backprop_first
 
@@ -52,18 +50,3 @@ class TestSortSelectiveBackpropFirst(PassConformance):
 
     def make_pass(self):
         return sort_selective_backprop_first
-
-
-@pytest.mark.parametrize(
-    ("scale_factor", "settings"), [(1, {}), (0.5, {"microbatch_size": 3}), (0.5, {"precision": "amp_bf16"})]
-)
-def test_the_audit_finds_nothing(scale_factor, settings):
-    x = torch.randn(32, 2, 8, 8)
-    data = list(zip(x.split(8), (x.mean((1, 2, 3)) > 0).long().split(8), strict=True))
-    norm = nn.GroupNorm(2, 4) if "microbatch_size" in settings else nn.BatchNorm2d(4)
-    model = nn.Sequential(nn.Conv2d(2, 4, 3), norm, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
-    algorithm, audit = SelectiveBackprop(0, 1, scale_factor=scale_factor, interrupt=0), Audit(on_finding="error")
-    with trainer(data, model, algorithms=algorithm, callbacks=audit, **settings) as made:
-        made.fit()
-    assert audit.findings == []
-    assert made.state.timestamp.batch == 4

@@ -150,15 +150,6 @@ def test_what_cannot_be_ids_is_refused_and_nothing_grows(ids, error, message):
         table.record(ids_of(0, 1), torch.ones(1))
 
 
-def test_an_empty_batch_changes_nothing():
-    table, stale, none = filled(1.0), StaleScores(3, "cpu"), ids_of()
-    table.record(none, torch.empty(0), momentum=0.5)
-    assert table.look_up(none).shape == stale.due(none).shape == stale.scores(none, none, torch.empty(0)).shape == (0,)
-    assert len(table) == 1
-    table.load_state_dict(LossTable("cpu").state_dict())  # of one that knows nothing
-    assert len(table) == 0
-
-
 @pytest.mark.parametrize(("length", "device"), [(0, "meta"), (2**24, "meta"), (2**24 + 1, "cpu")])
 def test_a_table_lives_on_the_device_up_to_64_mebibytes(length, device):
     assert home(torch.device("meta"), length) == torch.device(device)

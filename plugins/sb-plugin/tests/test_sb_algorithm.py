@@ -45,17 +45,6 @@ def test_every_interrupt_th_batch_is_an_ordinary_one(interrupt, expected):
     assert [should_selective_backprop(0.0, batch, 0.0, 1.0, interrupt) for batch in range(6)] == expected
 
 
-def test_it_matches_init_and_the_steps_of_its_schedule():
-    algorithm = SelectiveBackprop(0.5, 0.9, interrupt=2)
-    state = State(max_duration="10ba")
-    matched = []
-    for batch in range(10):
-        state.timestamp = Timestamp(batch=batch, batch_in_epoch=batch)
-        matched.append(algorithm.match(Event.AFTER_DATALOADER, state))
-    assert matched == [False] * 6 + [True, False, True, False]
-    assert [event for event in Event if algorithm.match(event, state)] == [Event.INIT, Event.FIT_START]
-
-
 class Untouchable(nn.Module):
     def forward(self, x):
         raise AssertionError("no scoring forward here")
@@ -199,25 +188,6 @@ def test_rows_follow_from_the_seed_alone_and_with_scope_rank_from_the_rank_too(c
     assert choices(SelectiveBackprop(**ALWAYS), seed=8) != first
     assert choices(SelectiveBackprop(**ALWAYS), rank=1, world_size=2) == first
     assert choices(SelectiveBackprop(**ALWAYS, scope="rank"), rank=1, world_size=2) != first
-
-
-def test_a_loaded_state_serves_one_run(choices):
-    first, algorithm = choices(SelectiveBackprop(**ALWAYS)), SelectiveBackprop(**ALWAYS)
-    other = SelectiveBackprop(**ALWAYS)
-    choices(other)
-    algorithm.load_state_dict(other.state_dict())
-    assert torch.equal(algorithm.state_dict()["generator"], other.state_dict()["generator"])  # while it waits for one
-    assert choices(algorithm) != first
-    assert choices(algorithm) == first
-
-
-def test_its_state_is_that_of_its_generator_and_a_count(engine_of):
-    algorithm = SelectiveBackprop(**ALWAYS)
-    algorithm.load_state_dict(SelectiveBackprop(**ALWAYS).state_dict())  # of one that never ran
-    assert algorithm.state_dict() == {}
-    engine_of(algorithm)
-    kinds = {name: type(value) for name, value in algorithm.state_dict().items()}
-    assert kinds == {"dropped": int, "scoring_s": float, "generator": torch.Tensor}
 
 
 def test_a_state_without_a_generator_is_refused_at_once_and_forgotten():

@@ -10,7 +10,6 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from engine_core import Algorithm, AlgorithmMetadata, Event
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core_author import RecordingDestination
 from sb_plugin import SelectiveBackprop, WithIndex
@@ -55,11 +54,6 @@ def test_runs_with_and_without_it_are_bit_identical_up_to_start_and_only_selecte
     assert all(math.isfinite(value) for metrics in logged.values() for value in metrics.values())
 
 
-def test_one_instance_serves_a_second_trainer_as_it_served_the_first():
-    algorithm = SelectiveBackprop(0, 1, scale_factor=1)
-    assert same(*(train([algorithm])[1] for _ in range(2)))
-
-
 def test_a_selected_step_is_a_plain_step_on_the_rows_it_kept():
     """The oracle is a training on those rows, made of what the pruned run trained on."""
     kept, pruned = train([SelectiveBackprop(0, 1, 0.25, 1, 0)], max_duration="4ba")
@@ -72,35 +66,6 @@ def test_with_microbatches_a_pruned_batch_is_split_without_a_warning():
     """Other warnings are errors here: the reference warned that it can't split the tensor."""
     seen, _ = train([FULL], microbatch_size=3)
     assert sizes(seen) == [3, 3, 2] * 4 + [2, 2] * 4
-
-
-class Other(Algorithm):
-    metadata = AlgorithmMetadata(events=("after_dataloader",), writes=())
-
-    def match(self, event, state):
-        return True
-
-    def apply(self, event, state, logger):
-        self.size = len(state.batch[0])
-
-
-class A(Other): ...
-
-
-class B(Other): ...
-
-
-@pytest.mark.parametrize("place", [0, 1, 2])
-def test_it_truly_runs_first_after_the_dataloader(place):
-    """Whatever its place in the user's list; the reference ran it last. The others run in reverse."""
-    algorithms = [A(), B()]
-    algorithms.insert(place, SelectiveBackprop(0, 1, scale_factor=1, interrupt=0))
-    model = nn.Sequential(nn.Flatten(), nn.Linear(32, 2))
-    with trainer(data(), model, algorithms=algorithms) as made:
-        made.state.batch = data()[0]
-        traces = made.engine.run_event(Event.AFTER_DATALOADER)
-    assert list(traces) == [f"{name}/AFTER_DATALOADER" for name in ("SelectiveBackprop", "B", "A")]
-    assert [other.size for other in algorithms if isinstance(other, Other)] == [4, 4]
 
 
 MODES = {

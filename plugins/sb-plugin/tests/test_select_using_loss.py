@@ -32,13 +32,6 @@ def test_the_rows_are_those_that_are_drawn_by_the_losses(selector, keep, more):
     assert torch.equal(own.get_state(), generator.get_state())
 
 
-def test_inputs_and_targets_stay_paired():
-    x = torch.randn(10, 3)
-    rows, targets = select_using_loss(x, x.sum(1), nn.Flatten(), lambda o, t, reduction: o.sum(1) ** 2, 0.7)
-    assert rows.shape == (7, 3)
-    assert torch.equal(rows.sum(1), targets)
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_dtype_and_full_size_are_kept(dtype):
     x, y = torch.randn(8, 1, 6, 6).to(dtype), torch.randn(8).to(torch.float16)

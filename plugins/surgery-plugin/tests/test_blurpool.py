@@ -12,8 +12,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations, prune
 from torch.utils.flop_counter import FlopCounterMode
 
-from engine_core.errors import ArgumentError, ArgumentTypeError
-from surgery_plugin import BlurConv2d, BlurMaxPool2d, BlurPool, apply_blurpool, blur_2d
+from surgery_plugin import BlurConv2d, BlurMaxPool2d, apply_blurpool, blur_2d
 from surgery_plugin.blur import _reflected_piecewise
 
 PAIRS = st.tuples(st.integers(1, 3), st.integers(1, 3))
@@ -225,20 +224,3 @@ def test_parameters_and_their_names_stay():
     after = dict(model.named_parameters())
     assert list(after) == list(before) and all(after[name] is before[name] for name in before)
     model.load_state_dict(net().state_dict())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"replace_convs": 1}, ArgumentTypeError, "replace_convs=1 .* True or False"),
-        ({"min_channels": 0}, ArgumentError, "min_channels=0"),
-        ({"min_channels": "16"}, ArgumentTypeError, "min_channels='16'"),
-        ({"blur_first": 0}, ArgumentTypeError, "blur_first=0 .* True or False"),
-        ({"replace_convs": False, "replace_maxpools": False}, ArgumentError, "leave nothing to replace"),
-    ],
-)
-def test_impossible_arguments_are_refused(arguments, error, message):
-    with pytest.raises(error, match=message):
-        BlurPool(**arguments)
-    with pytest.raises(error, match=message):
-        apply_blurpool(net(), **arguments)

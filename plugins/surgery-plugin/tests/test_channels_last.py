@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from engine_core import Trainer
 from engine_core.errors import ArgumentError
-from surgery_plugin import BlurPool, ChannelsLast, SqueezeExcite, apply_channels_last
+from surgery_plugin import ChannelsLast, apply_channels_last
 
 
 class Net(nn.Module):
@@ -103,17 +103,6 @@ def test_on_digits_training_is_the_same_but_for_rounding_and_ends_in_the_format(
         torch.testing.assert_close(value, plain.state_dict()[name], rtol=1e-3, atol=1e-4)
     held = trainer.state.optimizers[0].state[model.up.weight]["momentum_buffer"]
     assert held.is_contiguous(memory_format=torch.channels_last)
-
-
-@pytest.mark.parametrize("turned", [False, True])
-def test_it_comes_after_those_that_change_layers_wherever_it_is_listed(turned):
-    algorithms = [ChannelsLast(), SqueezeExcite(4, 2), BlurPool(min_channels=4)][:: -1 if turned else 1]
-    logged = run_init(nn.Sequential(nn.Conv2d(4, 4, 3, stride=2)), *algorithms)
-    assert [next(iter(entry)) for entry in logged] == [
-        "blurpool/replaced",
-        "squeeze_excite/replaced",
-        "channels_last/replaced",
-    ]
 
 
 OPTIMIZERS = {

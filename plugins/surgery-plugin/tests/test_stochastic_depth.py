@@ -149,26 +149,6 @@ def test_an_input_by_keyword_is_refused():
         model[0](x=torch.randn(2, 4))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"drop_rate": 1}, ValueError, r"drop_rate=1 has to be within \[0, 1\)"),
-        ({"drop_distribution": "lineal"}, ValueError, "did you mean 'linear'"),
-        ({"drop_per": "block"}, ValueError, "drop_per='block' has to be sample or batch"),
-        ({"targets": "BasicBlock"}, TypeError, "a list of class names"),
-        ({"targets": (dict,)}, TypeError, "neither a class name nor a module class"),
-        ({"drop_warmup": "1.5dur"}, ValueError, "drop_warmup='1.5dur' has to be within the training"),
-        ({"drop_warmup": 0.5}, TypeError, "drop_warmup: a bare number has no unit"),
-    ],
-)
-def test_impossible_arguments_are_refused(arguments, error, message):
-    with pytest.raises(error, match=message):
-        StochasticDepth(**arguments)
-    if "drop_warmup" not in arguments:
-        with pytest.raises(error, match=message):
-            apply_stochastic_depth(nn.Sequential(BasicBlock()), **arguments)
-
-
 def make_model():
     torch.manual_seed(1)
     return nn.Sequential(BasicBlock(), BasicBlock(), nn.Linear(4, 3))

@@ -109,6 +109,29 @@ def test_anything_but_a_generator_is_refused_whether_or_not_there_is_something_t
     assert list(model) == layers and str(model) == str(before)
 
 
+REFUSED = [
+    (BlurPool, apply_blurpool, {"min_channels": 0}, "min_channels=0"),
+    (BlurPool, apply_blurpool, {"replace_convs": False, "replace_maxpools": False}, "leave nothing to replace"),
+    (SqueezeExcite, apply_squeeze_excite, {"min_channels": 0}, "min_channels=0"),
+    (SqueezeExcite, apply_squeeze_excite, {"latent_channels": 0}, "latent_channels=0 .*a fraction of them below 1"),
+    (SqueezeExcite, apply_squeeze_excite, {"latent_channels": 1.5}, "latent_channels=1.5 has to be whole, or a"),
+    (StochasticDepth, apply_stochastic_depth, {"drop_rate": 1}, r"drop_rate=1 has to be within \[0, 1\)"),
+    (StochasticDepth, apply_stochastic_depth, {"drop_distribution": "lineal"}, "did you mean 'linear'"),
+    (StochasticDepth, apply_stochastic_depth, {"drop_per": "block"}, "drop_per='block' has to be sample or batch"),
+    (StochasticDepth, apply_stochastic_depth, {"targets": "BasicBlock"}, "a list of class names"),
+    (StochasticDepth, apply_stochastic_depth, {"targets": (dict,)}, "neither a class name nor a module class"),
+    (StochasticDepth, None, {"drop_warmup": "1.5dur"}, "drop_warmup='1.5dur' has to be within the training"),
+]
+
+
+@pytest.mark.parametrize(("make", "function", "arguments", "message"), REFUSED)
+def test_impossible_arguments_are_refused_by_class_and_function(make, function, arguments, message):
+    """The conformance kit tries what has a wrong type."""
+    for call in (make, *([lambda **given: function(net(), **given)] if function else [])):
+        with pytest.raises((ValueError, TypeError), match=message):
+            call(**arguments)
+
+
 @pytest.mark.parametrize(
     ("gives", "message"),
     [
@@ -127,6 +150,7 @@ def test_a_state_with_no_dtypes_is_refused_and_nothing_taken(gives, message):
     assert torch.equal(algorithm.state_dict()["generator"], saved["generator"])
 
 
+@pytest.mark.full  # it imports the compiler
 @pytest.mark.parametrize(
     "function", [apply_blurpool, apply_squeeze_excite, apply_gated_linear_units, apply_fused_layernorm]
 )

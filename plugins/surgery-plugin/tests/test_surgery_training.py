@@ -10,12 +10,10 @@ from torch.nn import functional as F
 
 from engine_core import Engine, Event, Logger, State
 from engine_core.errors import NothingReplacedWarning
-from engine_core_author import RecordingDestination
 from surgery_plugin import (
     BlurPool,
     GatedLinearUnits,
     SqueezeExcite,
-    SqueezeExciteConv2d,
     StochasticDepth,
     apply_blurpool,
     apply_squeeze_excite,
@@ -153,14 +151,6 @@ def test_new_weights_follow_from_the_seed_of_the_run_alone_on_all_processes(algo
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_two_instances_do_not_put_it_in_twice():
-    destination = RecordingDestination()
-    trainer = train_on_digits(small_net(), [FORM, FORM], loggers=[destination], max_duration="1ba")
-    key = "squeeze_excite/replaced"
-    assert [metrics[key] for _, metrics in destination.metrics if key in metrics] == [1, 0]
-    assert sum(isinstance(module, SqueezeExciteConv2d) for module in trainer.state.model.modules()) == 1
-
-
 def two_layers():
     torch.manual_seed(1)
     return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
@@ -204,14 +194,6 @@ def test_the_seed_of_the_run_decides_on_the_draws_and_torch_is_not_used():
     assert not torch.equal(outs[0], outs[2])
 
 
-def test_a_second_run_on_the_same_model_draws_from_its_own_seed():
-    model, fresh, x = make_model(), make_model(), torch.randn(16, 64)
-    init(model, StochasticDepth(drop_rate=0.5), seed=8)
-    init(model, StochasticDepth(drop_rate=0.5), seed=3)
-    init(fresh, StochasticDepth(drop_rate=0.5), seed=3)
-    assert torch.equal(model(x), fresh(x))
-
-
 def test_parameters_may_go_without_gradient_only_where_blocks_are_not_computed():
     assert StochasticDepth(drop_per="batch").find_unused_parameters is True
     assert StochasticDepth(drop_per="sample").find_unused_parameters is False
@@ -241,14 +223,6 @@ def test_a_run_that_is_resumed_elsewhere_draws_and_computes_the_same(first, per)
     assert all(torch.equal(other(x), out) for out in expected)
     for key, weight in model.state_dict().items():
         assert torch.equal(other.state_dict()[key], weight)
-
-
-def test_the_state_of_one_that_has_not_run_yet_begins_again():
-    x, models, algorithms = torch.randn(16, 64), (make_model(), make_model()), (StochasticDepth(), StochasticDepth())
-    algorithms[0].load_state_dict(StochasticDepth().state_dict())
-    for model, algorithm in zip(models, algorithms, strict=True):
-        init(model, algorithm)
-    assert torch.equal(models[0](x), models[1](x))
 
 
 def train_blocks(algorithms):

@@ -34,24 +34,6 @@ def wrap(module, name):
     return Wrap(module)
 
 
-def nest():
-    """Return a model whose modules are in a ModuleList, a ModuleDict, a Sequential and in one another."""
-    return nn.ModuleDict(
-        {
-            "stem": nn.Sequential(nn.Linear(4, 4), nn.ReLU()),
-            "blocks": nn.ModuleList([nn.ReLU(), nn.Sequential(nn.ReLU6(), nn.Linear(4, 4))]),
-            "heads": nn.ModuleDict({"a": nn.ReLU(), "b": nn.Linear(4, 2)}),
-        }
-    )
-
-
-def test_each_module_of_the_type_is_replaced_wherever_it_is():
-    model = nest()
-    assert replace_modules(model, {nn.ReLU: gelu}) == ["stem.1", "blocks.0", "heads.a"]
-    kinds = [type(module).__name__ for module in model.modules() if not list(module.children())]
-    assert kinds == ["Linear", "GELU", "GELU", "ReLU6", "Linear", "GELU", "Linear"]
-
-
 def test_the_policy_of_the_most_specific_type_decides_alone():
     class Quiet(nn.ReLU):
         pass
