@@ -32,7 +32,7 @@ from ..parallel import KINDS, join, spread_of
 from ..randomness import check_seed, seed_generators
 from ..ranks import Ranks
 from ..state import State
-from ..trainer import Trainer
+from ..trainer import Trainer, by_name
 
 
 def make_trainer(
@@ -99,10 +99,22 @@ def make_parts(config: Config) -> dict[str, Any]:
         "seed": seed,
         **parts,
         "callbacks": build_listeners(config, "callbacks", ranks.rank),
-        "optimizers": make_factory(config.optimizer, config.place("optimizer")),
+        "optimizers": _optimizers_of(config),
         "schedulers": [(make_factory(*each, "steps"), each[0].interval) for each in config.entries("schedulers")],
         "loggers": build_listeners(config, "loggers", ranks.rank),
     }
+
+
+def _optimizers_of(config: Config) -> Any:
+    """Return what makes the optimizers."""
+    given, place = config.optimizer, config.place("optimizer")
+    if not given.by_name:
+        return make_factory(given, place)
+    place = place.at("by_name")
+    try:
+        return by_name({key: make_factory(target, place.at(key)) for key, target in given.by_name.items()})
+    except ArgumentError as error:
+        raise place.error(str(error)) from error
 
 
 def make_evaluator(config: Config, labels: Iterable[str], device: str | None = None) -> Trainer:
@@ -190,8 +202,10 @@ def _import_all(config: Config) -> None:
     for listed in config.entries("algorithms"):
         import_plugin("algorithms", *listed)
     for section in ("model", "data", "loss", "optimizer"):
-        if (target := getattr(config, section)) is not None:
+        if (target := getattr(config, section)) is not None and target.target:
             find_target(target.target, config.place(section))
+    for key, target in config.optimizer.by_name.items():
+        find_target(target.target, config.place("optimizer", "by_name", key))
     for target, place in config.entries("eval_data", "metrics"):
         find_target(target.target, place)
 
