@@ -87,6 +87,7 @@ def make_parts(config: Config) -> dict[str, Any]:
         ConfigError: (a ValueError) with file, line, key and remedy for what can't be made.
     """
     _import_all(config)
+    optimizers = _optimizers_of(config)
     _check_results(config)
     parallel = _parallel_of(config)
     ranks = join(spread_of(parallel), config.trainer.device)  # before a split of the data is drawn
@@ -99,14 +100,14 @@ def make_parts(config: Config) -> dict[str, Any]:
         "seed": seed,
         **parts,
         "callbacks": build_listeners(config, "callbacks", ranks.rank),
-        "optimizers": _optimizers_of(config),
+        "optimizers": optimizers,
         "schedulers": [(make_factory(*each, "steps"), each[0].interval) for each in config.entries("schedulers")],
         "loggers": build_listeners(config, "loggers", ranks.rank),
     }
 
 
 def _optimizers_of(config: Config) -> Any:
-    """Return what makes the optimizers."""
+    """Import what makes the optimizers, and return a callable that does."""
     given, place = config.optimizer, config.place("optimizer")
     if not given.by_name:
         return make_factory(given, place)
@@ -201,11 +202,9 @@ def _import_all(config: Config) -> None:
     """Import everything that is named, so that import errors come first and nothing is made before seeding."""
     for listed in config.entries("algorithms"):
         import_plugin("algorithms", *listed)
-    for section in ("model", "data", "loss", "optimizer"):
-        if (target := getattr(config, section)) is not None and target.target:
+    for section in ("model", "data", "loss"):
+        if (target := getattr(config, section)) is not None:
             find_target(target.target, config.place(section))
-    for key, target in config.optimizer.by_name.items():
-        find_target(target.target, config.place("optimizer", "by_name", key))
     for target, place in config.entries("eval_data", "metrics"):
         find_target(target.target, place)
 

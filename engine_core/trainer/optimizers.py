@@ -111,6 +111,8 @@ def by_name(optimizers: Mapping[str, Callable[..., Any]]) -> Callable[..., list[
                 taken.setdefault(key.text, []).extend([(name, parameter)] * parameter.requires_grad)
         if idle := optimizers.keys() - taken.keys():
             raise ArgumentError(f"optimizers: {min(idle)!r} of by_name takes no parameter: change it, or leave it out")
+        if not any(taken.values()):
+            raise ArgumentError("optimizers: by_name has nothing to train, as all parameters are frozen")
         made = {text: _check_optimizer(_make(each, taken[text])) for text, each in optimizers.items() if taken[text]}
         for text, optimizer in made.items():
             optimizer.__dict__["taken_by"] = text

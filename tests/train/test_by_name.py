@@ -88,6 +88,11 @@ def test_frozen_parameters_are_left_out_and_an_entry_without_any_left_makes_no_o
     }
 
 
+def test_a_model_that_is_frozen_as_a_whole_is_refused():
+    with pytest.raises(ArgumentError, match=r"^optimizers: by_name has nothing to train, as all parameters are frozen"):
+        trainer(model=named().requires_grad_(False), optimizers=by_name({"*": ADAMW}))
+
+
 def test_a_shared_parameter_has_its_first_name():
     model = nn.ModuleDict({"embed": nn.Embedding(3, 4), "head": nn.Linear(4, 3, bias=False)})
     model.head.weight = model.embed.weight

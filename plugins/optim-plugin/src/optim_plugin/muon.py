@@ -5,7 +5,6 @@ The model's parameters and what the optimizer keeps for them have their own shap
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -41,12 +40,8 @@ def flat_muon(params: Iterable[Any], lr: float = 1e-3, **settings: Any) -> torch
     muon = getattr(torch.optim, "Muon", None)
     if muon is None:
         raise ArgumentError(f"flat_muon needs torch.optim.Muon, which torch has since 2.9; this is {torch.__version__}")
-    return _flattening(muon)(params, lr=lr, **settings)  # type: ignore[no-any-return]
-
-
-@functools.cache
-def _flattening(muon: Any) -> Any:
-    return type("FlatMuon", (_Flattening, muon), {"__module__": __name__, "own_step": inspect.unwrap(muon.step)})
+    own: dict[str, Any] = {"__module__": __name__, "own_step": inspect.unwrap(muon.step)}
+    return type("FlatMuon", (_Flattening, muon), own)(params, lr=lr, **settings)  # type: ignore[no-any-return]
 
 
 class _Flattening(torch.optim.Optimizer):
