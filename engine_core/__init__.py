@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .time import Timestamp as Timestamp
     from .time import TimeUnit as TimeUnit
     from .trainer import Trainer as Trainer
+    from .trainer import by_name as by_name
 
 _HOMES = {
     "algorithm": ("Algorithm",),
@@ -48,7 +49,7 @@ _HOMES = {
     "run": ("load_model",),
     "state": ("State",),
     "time": ("Time", "TimeUnit", "Timestamp"),
-    "trainer": ("Trainer",),
+    "trainer": ("Trainer", "by_name"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = list(_HOME_OF)

@@ -175,13 +175,19 @@ def header_of(state: State) -> dict[str, Any]:
         "eval": {label: _size_of(loader) for label, loader in state.evaluators.items()},
         "algorithms": algorithms,
         "optimizer": [
-            {"name": type(optimizer).__name__, "lr": [float(group["lr"]) for group in optimizer.param_groups]}
-            for optimizer in state.optimizers
+            {"name": type(each).__name__, "lr": [float(group["lr"]) for group in each.param_groups], **_taken(each)}
+            for each in state.optimizers
         ],
         "duration": {"max_duration": length, "epochs": epochs, "steps": steps},
         "seed": state.seed,
         "folder": None if state.folder is None else str(state.folder),
     }
+
+
+def _taken(optimizer: Any) -> dict[str, Any]:
+    """Return by which key of `by_name` an optimizer was made, and how many parameters it has."""
+    key, count = vars(optimizer).get("taken_by"), sum(len(group["params"]) for group in optimizer.param_groups)
+    return {} if key is None else {"by_name": key, "parameters": count}
 
 
 def totals_of(state: State) -> tuple[int | None, int | None]:
@@ -316,4 +322,9 @@ def _algorithm(entry: Mapping[str, Any]) -> str:
 
 
 def _optimizer(entry: Mapping[str, Any]) -> str:
-    return f"{escaped(entry['name'])} (lr {', '.join(f'{lr:g}' for lr in entry['lr'])})"
+    taken = (
+        f"{entry['by_name']!r}, {plural(entry['parameters'], 'parameter', 'parameters')}, "
+        if "by_name" in entry
+        else ""
+    )
+    return f"{escaped(entry['name'])} ({escaped(taken)}lr {', '.join(f'{lr:g}' for lr in entry['lr'])})"

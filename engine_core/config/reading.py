@@ -29,7 +29,9 @@ PLUGINS = ("algorithms", "callbacks", "loggers", "passes")
 Keys: TypeAlias = "tuple[str | int, ...]"
 """The path to a value, as in `("algorithms", 0, "args")`."""
 
-_OVERRIDE = re.compile(r"(?P<path>[^=]*?)(?P<operator>[+-]?=)(?P<value>.*)", re.DOTALL)
+_OVERRIDE = re.compile(
+    r"(?P<path>(?:\[[^\[\]]*\]|\[(?![^\[\]]*\])|[^=\[])*?)(?P<operator>[+-]?=)(?P<value>.*)", re.DOTALL
+)
 _STEP = re.compile(r"(?:^|\.)([^.\[\]]+)|\[([^\[\]]+)\]")
 _PATH = re.compile(rf"(?:{_STEP.pattern})+")
 _INDEX = re.compile(r"-?[0-9]{1,9}")

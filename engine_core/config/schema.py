@@ -115,6 +115,19 @@ class ScheduleEntry(Target):
     interval: Duration = "1ep"
 
 
+class OptimizerEntry(Target):
+    """What makes the optimizer; or what makes each of several, `by_name` of their parameters."""
+
+    target: TargetName = ""
+    by_name: dict[str, Target] = {}
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> OptimizerEntry:
+        if bool(self.target) == bool(self.by_name) or (self.args and self.by_name):
+            raise ValueError("give a target 'module:attribute' with its args, or a mapping by_name with targets")
+        return self
+
+
 class PluginEntry(Section):
     """An installed plugin by name, or a class of your own by target, with its arguments."""
 
@@ -230,7 +243,8 @@ class Config(Section, BaseModel):  # the second for ruff, as above Section
             itself, with `args` bound to it.
         batches: what a row of a batch is, and what counts its tokens, where the tensors of a batch do not tell.
         metrics: metrics by name; `results`: of which the lower or the higher value is better, if not by their names.
-        optimizer: called with the parameters, then `args`; a scheduler with the optimizer, then `args`.
+        optimizer: called with the parameters, then `args`; a scheduler with the optimizer, then `args`. Several have
+            `by_name`, a mapping as `engine_core.by_name` takes it, with targets.
         checkpoints: what the run saves in its folder; false: nothing.
         trainer: settings of the Trainer.
         algorithms, callbacks, loggers: plugins by name or target, in the order in which they are listed.
@@ -249,7 +263,7 @@ class Config(Section, BaseModel):  # the second for ruff, as above Section
 
     model: Target
     data: Target
-    optimizer: Target
+    optimizer: OptimizerEntry
     loss: Target | None = None
     eval_data: Annotated[dict[str, Target], _labelled] = {}
     batches: BatchSettings = BatchSettings.model_construct()

@@ -32,7 +32,7 @@ from ..parallel import KINDS, join, spread_of
 from ..randomness import check_seed, seed_generators
 from ..ranks import Ranks
 from ..state import State
-from ..trainer import Trainer
+from ..trainer import Trainer, by_name
 
 
 def make_trainer(
@@ -87,6 +87,7 @@ def make_parts(config: Config) -> dict[str, Any]:
         ConfigError: (a ValueError) with file, line, key and remedy for what can't be made.
     """
     _import_all(config)
+    optimizers = _optimizers_of(config)
     _check_results(config)
     parallel = _parallel_of(config)
     ranks = join(spread_of(parallel), config.trainer.device)  # before a split of the data is drawn
@@ -99,10 +100,22 @@ def make_parts(config: Config) -> dict[str, Any]:
         "seed": seed,
         **parts,
         "callbacks": build_listeners(config, "callbacks", ranks.rank),
-        "optimizers": make_factory(config.optimizer, config.place("optimizer")),
+        "optimizers": optimizers,
         "schedulers": [(make_factory(*each, "steps"), each[0].interval) for each in config.entries("schedulers")],
         "loggers": build_listeners(config, "loggers", ranks.rank),
     }
+
+
+def _optimizers_of(config: Config) -> Any:
+    """Import what makes the optimizers, and return a callable that does."""
+    given, place = config.optimizer, config.place("optimizer")
+    if not given.by_name:
+        return make_factory(given, place)
+    place = place.at("by_name")
+    try:
+        return by_name({key: make_factory(target, place.at(key)) for key, target in given.by_name.items()})
+    except ArgumentError as error:
+        raise place.error(str(error)) from error
 
 
 def make_evaluator(config: Config, labels: Iterable[str], device: str | None = None) -> Trainer:
@@ -189,7 +202,7 @@ def _import_all(config: Config) -> None:
     """Import everything that is named, so that import errors come first and nothing is made before seeding."""
     for listed in config.entries("algorithms"):
         import_plugin("algorithms", *listed)
-    for section in ("model", "data", "loss", "optimizer"):
+    for section in ("model", "data", "loss"):
         if (target := getattr(config, section)) is not None:
             find_target(target.target, config.place(section))
     for target, place in config.entries("eval_data", "metrics"):

@@ -5,7 +5,7 @@ from .evaluation import find_average
 from .loaders import own_generators, why_inexact
 from .manifest import versions_of
 from .metrics import Measurement, as_numbers, check_metrics, check_values, load_state, state_of
-from .optimizers import at_evaluation
+from .optimizers import at_evaluation, by_name
 from .requests import ending_together, is_between_batches
 from .resuming import clock_in
 from .saved import copy_weights
@@ -19,6 +19,7 @@ __all__ = [
     "Trainer",
     "as_numbers",
     "at_evaluation",
+    "by_name",
     "check_metrics",
     "check_values",
     "clock_in",

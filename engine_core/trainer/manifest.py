@@ -16,7 +16,7 @@ from ..changes import ABSENT, changes, leaves
 from ..errors import ArgumentError, CheckpointError
 from ..event import Event
 from ..loop import what_is_missing
-from ..messages import readable
+from ..messages import join_words, readable
 from ..passes import Member
 from ..registry import CORE, Registry
 from ..state import length_of
@@ -118,15 +118,24 @@ def _training_of(session: Session) -> dict[str, Any]:
     state = session.state
     evaluators = {label: length_of(loader) for label, loader in state.evaluators.items()}
     horizon = {} if state.max_duration is None else {"max_duration": str(state.max_duration)}
+    keys = {key: each for each in state.optimizers if (key := vars(each).get("taken_by")) is not None}
+    taken = {key: [name for group in names_in(each, state.model) for name in group] for key, each in keys.items()}
     return {
         "optimizers": [_name_of(optimizer) for optimizer in state.optimizers],
         "hyperparameters": [_in_json(optimizer.defaults) for optimizer in state.optimizers],
+        **({"by_name": taken} if taken else {}),
         "schedulers": [f"{_name_of(s.scheduler)} every {s.interval.length}" for s in session.schedulers],
         "loss_fn": None if state.loss_fn is None else _name_of(state.loss_fn),
         "objective": _described(type(state.objective).__name__, state.objective.settings()),
         **({"evaluators": evaluators} if evaluators else {}),
         **horizon,
     }
+
+
+def names_in(optimizer: torch.optim.Optimizer, model: Any) -> list[list[str]]:
+    """Return the names of the parameters in each group, empty for those that are not the model's."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    return [[names.get(id(parameter), "") for parameter in group["params"]] for group in optimizer.param_groups]
 
 
 def _described(kind: str, settings: Mapping[str, Any]) -> str:
@@ -165,12 +174,26 @@ def missing_algorithms(saved: Mapping[str, Any], now: Mapping[str, Any], *, requ
     ]
 
 
+_REMEDY = "change it back, or start a new run from the saved weights (load_path with load_weights_only=True)"
+
+
 def other_optimizers(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return a message for each optimizer whose class has a different name than the saved one's; modules may differ."""
+    """Return a message for each optimizer whose class has a different name than the saved one's; modules may differ.
+
+    Where the keys of `by_name` give parameters to other optimizers, it names those instead.
+    """
+    before, after = (_values(manifest, "training").get("by_name", {}) for manifest in (saved, now))
+    then, there = (
+        {n: (i, key) for i, (key, names) in enumerate(each.items()) for n in names} for each in (before, after)
+    )
+    if moved := [n for n in there if n in then and there[n][0] != then[n][0]]:
+        told = [f"{readable(n)} by {there[n][1]!r}, was by {readable(repr(then[n][1]))}" for n in moved]
+        if before == after:  # but for the order
+            told = [f"its keys are {[*after]}, were {readable(repr([*before]))}"]
+        return [f"by_name gives parameters to other optimizers: {join_words(told)}: {_REMEDY}"]
     was, has = (_values(manifest, "training").get("optimizers", []) for manifest in (saved, now))
     return [
-        f"optimizers[{place}] is {after} and can't load the saved state of {readable(before)}: change it back, "
-        "or start a new run from the saved weights (load_path with load_weights_only=True)"
+        f"optimizers[{place}] is {after} and can't load the saved state of {readable(before)}: {_REMEDY}"
         for place, (before, after) in enumerate(zip(was, has, strict=False))
         if before.rpartition(".")[2] != after.rpartition(".")[2]
     ]
@@ -226,6 +249,7 @@ def _compared(manifest: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str
             if isinstance(config, dict) and config
             else {}
         ),
+        **({"by_name": [*training["by_name"]]} if "by_name" in training else {}),
         **{name: training[name] for name in (*alike, "loss_fn", "objective", "evaluators") if name in training},
         # A patch release of Python changes no bits.
         **{

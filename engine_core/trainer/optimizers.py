@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-from collections.abc import Iterable, Iterator
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
@@ -29,11 +31,106 @@ def check_optimizers(given: Any) -> list[Any]:
 
 
 def make_optimizers(items: Iterable[Any], model: torch.nn.Module) -> list[torch.optim.Optimizer]:
-    """Return the optimizers; callables get the model's current parameters."""
-    return [
-        _check_optimizer(item if isinstance(item, torch.optim.Optimizer) else item(model.parameters()))
-        for item in items
-    ]
+    """Return the optimizers; a callable gets the model's current parameters, see `_make`, and may return several."""
+    kind = torch.optim.Optimizer
+    made = [item if isinstance(item, kind) else _make(item, model.named_parameters()) for item in items]
+    return [_check_optimizer(one) for each in made for one in (each if each and isinstance(each, list) else [each])]
+
+
+def _make(function: Any, pairs: Iterable[tuple[str, torch.nn.Parameter]]) -> Any:
+    """Call it with the pairs if its first parameter is called `named_parameters`, else with the parameters alone."""
+    takes_names = next(iter(_signature_of(function)), None) == "named_parameters"
+    return function(pairs if takes_names else (parameter for _, parameter in pairs))
+
+
+def _signature_of(function: Any) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):  # some C functions have none
+        return {}
+
+
+_SIGNS = {"==": operator.eq, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+_KEY = re.compile(r"(.+?)( +ndim *(==|[<>]=?) *(\d))?")
+
+
+class _Key:
+    """Which parameters an entry of `by_name` takes: a later `turn` gets what those before left."""
+
+    def __init__(self, text: str) -> None:
+        self.text, found = text, _KEY.fullmatch(text)
+        name, self.condition, sign, ndim = found.groups("") if found else ("", "", "", "")
+        if not name or re.search(r"\bndim *[=<>!]", name):
+            raise ArgumentError(f"by_name: {text!r} is no key; write a regular expression, '*', or as in '* ndim>=2'")
+        self.turn = 0 if name != "*" else 1 if sign else 2
+        self.compare = (lambda found: _SIGNS[sign](found, int(ndim))) if sign else None
+        try:
+            self.expression = re.compile(name if self.turn == 0 else "")
+        except re.error as error:
+            raise ArgumentError(f"by_name: {text!r} is not '*', and no regular expression: {error}") from None
+
+    def takes(self, name: str, parameter: torch.nn.Parameter) -> bool:
+        return bool(self.expression.search(name)) and (self.compare is None or self.compare(parameter.ndim))
+
+
+def by_name(optimizers: Mapping[str, Callable[..., Any]]) -> Callable[..., list[torch.optim.Optimizer]]:
+    """Return a callable that makes an optimizer for each entry, of the parameters that its key takes.
+
+    A key is a regular expression to find in a parameter's name, or `*`, which takes what no expression takes; either
+    may be followed by `ndim` and a number. A lone `*` takes what all other keys leave. No two keys may take the same
+    parameter. Frozen ones are left out, shared ones have their first name. An optimizer knows its key as `taken_by`.
+
+    Args:
+        optimizers: what makes each, of parameters, or of pairs if its first argument is called `named_parameters`.
+
+    Raises:
+        ArgumentError: (a ValueError) for a key that can't be read; when called, for a parameter that no key takes, or
+            two, and for an expression that no name has.
+
+    Example:
+        >>> from functools import partial
+        >>> model = torch.nn.ModuleDict({"embed": torch.nn.Embedding(8, 4), "hidden": torch.nn.Linear(4, 4)})
+        >>> adamw, sgd = partial(torch.optim.AdamW, lr=1e-3), partial(torch.optim.SGD, lr=0.1)
+        >>> made = by_name({"embed": adamw, "* ndim>=2": sgd, "*": adamw})(model.named_parameters())
+        >>> [(one.taken_by, [tuple(p.shape) for p in one.param_groups[0]["params"]]) for one in made]
+        [('embed', [(8, 4)]), ('* ndim>=2', [(4, 4)]), ('*', [(4,)])]
+    """
+    keys = [_Key(text) for text in optimizers]
+    for text, each in optimizers.items():
+        if not callable(each):
+            raise ArgumentTypeError(f"by_name: {text!r} has {each!r:.80}; give what makes an optimizer of parameters")
+
+    def make(named_parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> list[torch.optim.Optimizer]:
+        taken: dict[str, list[Any]] = {key.text: [] for key in keys if key.turn}
+        for name, parameter in named_parameters:
+            found = [key for key in keys if key.takes(name, parameter)]
+            found = [key for key in found if key.turn == min(each.turn for each in found)]
+            if parameter.requires_grad and len(found) != 1:
+                raise ArgumentError(f"optimizers: {_why_not_one(found, name, keys)}")
+            for key in found:
+                taken.setdefault(key.text, []).extend([(name, parameter)] * parameter.requires_grad)
+        if idle := optimizers.keys() - taken.keys():
+            raise ArgumentError(f"optimizers: {min(idle)!r} of by_name takes no parameter: change it, or leave it out")
+        if not any(taken.values()):
+            raise ArgumentError("optimizers: by_name has nothing to train, as all parameters are frozen")
+        made = {text: _check_optimizer(_make(each, taken[text])) for text, each in optimizers.items() if taken[text]}
+        for text, optimizer in made.items():
+            optimizer.__dict__["taken_by"] = text
+        return [*made.values()]
+
+    return make
+
+
+def _why_not_one(found: list[_Key], name: str, keys: list[_Key]) -> str:
+    if not found:
+        line = f"'{re.escape(name)}': partial(torch.optim.AdamW, lr=...)"
+        texts = ", ".join(repr(key.text) for key in keys) or "none"
+        return f"no key of by_name ({texts}) takes {name!r}: add {line}, or '*' for all that is left"
+    one, two = found[:2]
+    if one.turn:
+        return f"{one.text!r} and {two.text!r} of by_name both take {name!r}: write '*' instead of one of them"
+    line = f"'^(?!.*(?:{one.expression.pattern})).*(?:{two.expression.pattern}){two.condition}'"
+    return f"{one.text!r} and {two.text!r} of by_name both take {name!r}: write {line} instead of the second"
 
 
 def clip_gradients(optimizers: Iterable[torch.optim.Optimizer], norm: float) -> torch.Tensor:
@@ -196,23 +293,20 @@ def check_schedulers(given: Any, state: State) -> list[tuple[Any, Interval]]:
 
 
 def make_schedulers(items: Iterable[tuple[Any, Interval]], state: State) -> list[Schedule]:
-    """Return the schedulers; a callable gets the optimizer, so there has to be exactly one."""
-    made, optimizers = [], state.optimizers
+    """Return the schedulers; a callable is called for each optimizer."""
+    made, optimizers = list[Schedule](), state.optimizers
     for item, interval in items:
-        scheduler, own = item, None
-        if _makes_scheduler(item):
-            if len(optimizers) != 1:
-                raise ArgumentError(
-                    f"schedulers: a callable gets the optimizer, and there are {len(optimizers)}; "
-                    "make optimizers and schedulers yourself"
-                )
-            scheduler, has_lengths = _make_scheduler(item, interval, state)
-            own = _length_of(scheduler)[1] if has_lengths else None
         try:
             steps = _steps_in(state, _WHOLE, interval)
         except ArgumentError:
             steps = None
-        made.append(Schedule(_check_scheduler(scheduler), interval, steps, own))
+        pairs: list[tuple[Any, float | None]] = [(item, None)]
+        if _makes_scheduler(item):
+            pairs = [_make_scheduler(item, optimizer, interval, state) for optimizer in optimizers]
+        if not pairs:
+            raise ArgumentError("schedulers: a callable gets the optimizer, and there is none; give the Trainer one")
+        made += [Schedule(_check_scheduler(scheduler), interval, steps, own) for scheduler, own in pairs]
+    for scheduler in [each.scheduler for each in made]:
         scheduled = getattr(scheduler, "optimizer", None)
         if isinstance(scheduled, torch.optim.Optimizer) and all(scheduled is not each for each in optimizers):
             raise ArgumentError(
@@ -222,8 +316,11 @@ def make_schedulers(items: Iterable[tuple[Any, Interval]], state: State) -> list
     return made
 
 
-def _make_scheduler(item: Any, interval: Interval, state: State) -> tuple[Any, bool]:
-    """Return what the callable makes, with lengths of a partial, and `steps`, as numbers of steps; were there any?"""
+def _make_scheduler(item: Any, optimizer: Any, interval: Interval, state: State) -> tuple[Any, float | None]:
+    """Return what the callable makes, with lengths of a partial, and `steps`, as numbers of steps.
+
+    If there are any, its length comes second.
+    """
     given, lengths = functools.partial(item), []  # of a partial, this is a copy
     title = f"schedulers: {getattr(given.func, '__qualname__', type(given.func).__name__)}"
 
@@ -241,14 +338,12 @@ def _make_scheduler(item: Any, interval: Interval, state: State) -> tuple[Any, b
     keywords = {"steps": "1dur"} if _takes_steps(item) else {}
     keywords = {name: in_steps(value, name) for name, value in {**keywords, **given.keywords}.items()}
     arguments = [in_steps(value, f"argument {place}") for place, value in enumerate(given.args)]
-    return given.func(*arguments, state.optimizers[0], **keywords), bool(lengths)
+    made = given.func(*arguments, optimizer, **keywords)
+    return made, _length_of(made)[1] if lengths else None
 
 
 def _takes_steps(function: Any) -> bool:
-    try:
-        parameter = inspect.signature(function).parameters.get("steps")
-    except (TypeError, ValueError):  # some C functions have none
-        return False
+    parameter = _signature_of(function).get("steps")
     return parameter is not None and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
 
 

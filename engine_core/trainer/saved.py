@@ -20,7 +20,7 @@ from ..randomness import GlobalGenerators, load_generator, seed_generators
 from ..ranks import Ranks
 from .evaluation import find_average
 from .loaders import keeps_position, of_loader, own_generators, restart_workers
-from .manifest import describe_run, other_optimizers
+from .manifest import describe_run, names_in, other_optimizers
 from .optimizers import at_evaluation, begin_training, has_two_points, pass_for_stepped
 from .session import Session
 from .weights import is_by_weights, load_weights, modes_of, put_modes_back, warn_of_shapes
@@ -101,7 +101,7 @@ def _parts(session: Session) -> dict[str, Any]:
         "generators": generators,
         "optimizers": [
             {
-                "parameters": _names_in(optimizer, state.model),
+                "parameters": names_in(optimizer, state.model),
                 "state": optimizer.state_dict(),
                 **_training_point(optimizer, state.model),
             }
@@ -128,12 +128,6 @@ def _training_point(optimizer: torch.optim.Optimizer, model: Any) -> dict[str, A
         return {}
     own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     return {"training_point": {name: p for name, p in model.named_parameters() if id(p) in own}}
-
-
-def _names_in(optimizer: torch.optim.Optimizer, model: Any) -> list[list[str]]:
-    """Return the names of the parameters in each group, empty for those that are not the model's."""
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    return [[names.get(id(parameter), "") for parameter in group["params"]] for group in optimizer.param_groups]
 
 
 def _gather_parts(ranks: Ranks, parts: Mapping[str, Mapping[str, Any]], **own: Any) -> list[dict[str, Any]]:
@@ -178,7 +172,7 @@ def load_optimizers(session: Session, saved: Mapping[str, Any], content: Checkpo
     state, entries, weights = session.state, saved["optimizers"], content.model
     known = list[tuple[Any, int]]()  # optimizers, with how many groups of each are loaded
     for label, optimizer, entry in _labelled("optimizers", state.optimizers, entries):
-        names = _names_in(optimizer, state.model)
+        names = names_in(optimizer, state.model)
         if _difference(names, entry["parameters"][: len(names)], state.model, weights) is None:
             _load_groups(session, label, optimizer, entry)
             known.append((optimizer, len(names)))
@@ -194,7 +188,7 @@ def load_optimizers(session: Session, saved: Mapping[str, Any], content: Checkpo
         if others := other_optimizers(content.manifest, describe_run(session)):
             raise CheckpointError("; ".join(others))
         for label, optimizer, entry in _paired("optimizers", state.optimizers, entries):
-            names = _names_in(optimizer, state.model)
+            names = names_in(optimizer, state.model)
             _check_names(label, _difference(names, entry["parameters"], state.model, weights), _HINT)
             first = next((count for one, count in known if one is optimizer), 0)
             if first < len(names):
@@ -412,7 +406,7 @@ def go_back(session: Session, content: Checkpoint) -> None:
     model = session.state.model
     load_weights(model, {**content.model, **saved["model"]}, strict=True)
     for label, optimizer, entry in _paired("optimizers", optimizers, saved["optimizers"]):
-        names = _names_in(optimizer, model)[: len(entry["parameters"])]  # groups that were added since stay
+        names = names_in(optimizer, model)[: len(entry["parameters"])]  # groups that were added since stay
         _check_names(label, _difference(names, entry["parameters"], model, content.model))
         _load_groups(session, label, optimizer, entry)
     for optimizer, groups in zip(optimizers, scheduled, strict=True):

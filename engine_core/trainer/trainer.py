@@ -57,8 +57,8 @@ class Trainer:
         max_duration: the length of training, such as `"10ep"`; where schedules and `fit` end.
         loss_fn: `loss_fn(outputs, targets)` gives a scalar tensor, or a tuple or dict of scalars.
         optimizers: one or several optimizers, in state.optimizers from the start, or callables that make one from the
-            parameters after INIT.
-        schedulers: torch schedulers, or callables that make one from the optimizer, stepped each epoch or, as a pair
+            parameters after INIT, or a list of them from pairs, as `by_name` does.
+        schedulers: torch schedulers, or callables that make one from each optimizer, stepped each epoch or, as a pair
             such as `(scheduler, "1ba")`, at that interval. Lengths in the arguments of a partial, as in
             `partial(CosineAnnealingLR, T_max="1dur")`, become steps; an argument named `steps` gets their total.
         eval_dataloader: a loader, labelled `eval`, or loaders by label.

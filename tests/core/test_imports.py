@@ -18,7 +18,7 @@ from .tree import MODULES
 # All that needs no torch, and what the plugins' list names; but `__main__` runs the command.
 LIGHT = [*TORCH_FREE, *(name for name in MODULES if name.startswith("callbacks"))]
 LIGHT = ["engine_core", *(f"engine_core.{name}" for name in LIGHT if name != "__main__")]
-NEED_TORCH = ("Loss", "ModelLoss", "Objective", "Trainer", "load_model")
+NEED_TORCH = ("Loss", "ModelLoss", "Objective", "Trainer", "by_name", "load_model")
 PUBLIC = [name for name in engine_core.__all__ if name not in NEED_TORCH]
 
 
@@ -74,7 +74,7 @@ def test_a_name_that_is_not_public_is_an_attribute_error():
 def test_the_public_names_are_the_promised_ones_and_are_listed():
     fixed = """Algorithm, AlgorithmMetadata, AlgorithmPass, Batches, Callback, Engine, Event, Logger, LoggerDestination,
     Loss, ModelLoss, Objective, PassMetadata, State, Time, TimeUnit, Timestamp, Trace, Traces, Trainer, algorithm_pass,
-    hookimpl, load_model, passes"""
+    by_name, hookimpl, load_model, passes"""
     assert set(engine_core.__all__) == set(fixed.replace("\n", " ").replace(" ", "").split(","))
     assert set(engine_core.__all__) <= set(dir(engine_core))
 

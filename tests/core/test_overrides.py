@@ -51,6 +51,7 @@ LOADER, ACCURACY, SGD = ({"target": target} for target in ("nets:loader", "nets:
     [
         (["optimizer.args.lr=1e-3"], {"optimizer": SGD | {"args": {"lr": 0.001, "momentum": 0.9}}}),
         ([" optimizer.args = {} "], {"optimizer": SGD | {"args": {}}}),
+        (["optimizer.args[a>=b]=1"], {"optimizer": SGD | {"args": {"lr": 0.1, "momentum": 0.9, "a>=b": 1}}}),
         (["trainer.seed=1", "trainer.seed=2"], {"trainer": {"seed": 2, "max_duration": "2ep"}}),
         (["trainer.seed=null"], {"trainer": {"max_duration": "2ep"}}),
         (["model.args.width=8"], {"model": {"target": "nets:Net", "args": {"width": 8}}}),  # the alias keeps its own

@@ -132,7 +132,8 @@ def folders(tmp_path_factory):
         patch.delenv("CRASH")
         shutil.copytree("failed", "resumed")
         train("resumed")
-        train("paused", "--timing", "--set", "callbacks+={target: 'own:Pause'}", code=75)
+        named = "optimizer={by_name: {'*': {target: 'torch.optim:SGD', args: {lr: 0.1}}}}"
+        train("paused", "--timing", "--set", "callbacks+={target: 'own:Pause'}", "--set", named, code=75)
     for name in ("old_net", "own"):
         sys.modules.pop(name)
     return [place / name for name in ("finished", "failed", "resumed", "paused")]

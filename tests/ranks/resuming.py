@@ -11,6 +11,7 @@ import signal
 import sys
 import warnings
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,7 +19,7 @@ from torch import nn
 from torch.utils import data as torch_data
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from engine_core import Algorithm, Callback, Event
+from engine_core import Algorithm, Callback, Event, by_name
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.callbacks.loss_guard import LossGuard
 from engine_core.checkpoint import store, writing
@@ -35,6 +36,7 @@ PAUSE = 10
 WAYS = {"ddp": "ddp", "fsdp": FSDP(blocks=["Linear"]), "local": DDP(data="local")}
 SB = ("selective_backprop", {"start": 0, "end": 1, "interrupt": 0, "scorer": "carried", "index_key": 2})
 EMA = {"algorithms": [("ema", {"decay": 0.9})]}
+ADAMW, MOMENTUM = partial(torch.optim.AdamW, lr=0.02), partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 CASES = {
     "averages": {"algorithms": [("swa", {"start": 0.2})], "dropout": 0.3, "noise": True, "shuffle": True},
     "tables": {"algorithms": [SB], "shuffle": True, "dropout": 0.3},
@@ -43,6 +45,7 @@ CASES = {
     "a loader with a state": {"way": "local", "stateful": True, "shuffle": True, "num_workers": 2, "dropout": 0.3},
     "sharded": {"way": "fsdp", "adam": True, **EMA, "dropout": 0.3, "shuffle": True},
     "sharded, in one file": {"way": "fsdp", "adam": True, "sharded": False, "shuffle": True},
+    "sharded, by name": {"way": "fsdp", "optimizers": by_name({"^0": ADAMW, "*": MOMENTUM}), "shuffle": True},
     "whole, in shards": {"sharded": True, "adam": True, **EMA, "shuffle": True},
 }
 MOVED = {f"from {way}": {"way": way, "shuffle": True} for way in ("ddp", "fsdp")}
@@ -100,7 +103,7 @@ def make(folder, ranks, callbacks=(), **case):
     sharded = case.pop("sharded", None)
     savers = [] if folder is None else [CheckpointSaver(folder, sharded=sharded, **saving)]
     settings = {
-        "optimizers": lambda p: torch.optim.AdamW(p, lr=0.02) if adam else torch.optim.SGD(p, lr=0.1, momentum=0.9),
+        "optimizers": ADAMW if adam else MOMENTUM,
         "schedulers": (lambda o: torch.optim.lr_scheduler.StepLR(o, 3, 0.8), "1ba"),
         "eval_dataloader": torch_data.DataLoader(torch_data.TensorDataset(x, y), batch_size=20),
         "algorithms": [*case.pop("algorithms", ()), *([Noise()] if noise else [])],

@@ -6,6 +6,7 @@ from .freezing import freeze_layers, freezing_schedule, trainable_layers
 from .gradient_penalty import GradientPenalty
 from .input_gradients import input_gradient_penalty
 from .layer_freezing import LayerFreezing
+from .muon import flat_muon
 from .sam import SAM
 from .sharpness import held_buffers, sharpness_aware_gradients
 from .swa import SWA, swa_update
@@ -17,6 +18,7 @@ __all__ = [
     "GradientPenalty",
     "LayerFreezing",
     "ema_update",
+    "flat_muon",
     "freeze_layers",
     "freezing_schedule",
     "held_buffers",
