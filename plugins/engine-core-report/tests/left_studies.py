@@ -83,7 +83,7 @@ STUDY = {
     "units": {"seconds": "CPU s", "compute": "row passes"},
     "devices": ["a processor"],
     "versions": {"engine-core": "0.1.0", "torch": "2.4.0"},
-    "notes": ["the batches are equal in all arms of a seed"],
+    "notes": ["the first batches of each epoch are equal in all arms of a seed"],
     "arms": [arm(name, gain) for name, gain in ARMS.items()],
     "runs": [run(name, length, seed) for seed in SEEDS for length in LENGTHS for name in ARMS],
 }

@@ -54,7 +54,7 @@ def test_the_page_tells_what_was_found_of_what_and_when():
     told = ["A study of 3 arms with 3 seeds and 2 lengths; plain is the baseline", "2020-01-02", "a processor"]
     told += ["higher is better", "gains 0.02 (0.01 to 0.03)", "+0.02 +0.01 to +0.03 0.92 0.005 3 0.002"]
     told += ["optimizer.args.lr=0.1 (of 3)", "x 1.25 (1.00 to 1.50)", "row passes to test/accuracy 0.85", "4,243"]
-    told += ["the batches are equal in all arms", "engine-core 0.1.0, torch 2.4.0"]
+    told += ["the first batches of each epoch are equal in all arms", "engine-core 0.1.0, torch 2.4.0"]
     assert [part for part in told if part not in text] == []
 
 

@@ -65,7 +65,7 @@ def test_arms_of_a_seed_begin_with_equal_weights_and_get_equal_batches_and_costs
     code, shown, _ = command("study", write(ARMS + "baseline: plain"))
     assert code == 0
     assert "the weights before training are equal in all arms of a seed" in shown
-    assert "the batches are equal in all arms of a seed" in shown
+    assert "the first batches of each epoch are equal in all arms of a seed" in shown
     content = read_results(here / "studies/study").content
     by_seed = {}
     for run in content["runs"]:
@@ -83,7 +83,7 @@ def test_arms_of_a_seed_begin_with_equal_weights_and_get_equal_batches_and_costs
 def test_an_arm_with_other_weights_or_batches_is_named(command, write):
     arms = ARMS.replace("noisy:", "small: {set: {data.args.batch_size: 4}}\n  noisy:")
     _, shown, _ = command("study", write(arms))
-    assert "the batches of small differ from those of plain of the same seed" in " ".join(shown.split())
+    assert "the first batches of each epoch differ between plain and small of the same seed" in " ".join(shown.split())
 
 
 def test_a_failing_run_is_a_row_with_its_error_and_the_same_command_tries_it_again(command, write, here):
@@ -91,7 +91,7 @@ def test_a_failing_run_is_a_row_with_its_error_and_the_same_command_tries_it_aga
     code, shown, told = command("study", write(arms))
     assert code == 1
     assert "noisy, seed 1: failed: RuntimeError: it breaks here" in told
-    assert "1 of 6 runs failed: noisy seed 1; the output.txt of each" in " ".join(shown.split())
+    assert "1 of 6 runs failed: noisy, seed 1; the output.txt of each" in " ".join(shown.split())
     broken = here / "studies/study/runs/noisy/seed-1"
     record = json.loads((broken / RECORD).read_text())
     assert record["status"] == "failed"
@@ -116,10 +116,12 @@ def test_a_changed_study_is_refused_with_what_changed_and_more_seeds_are_not_a_c
     assert "--out" in told
     assert command("study", write(ARMS.replace("seeds: 3", "seeds: 4")))[0] == 0
     assert len(table(here / "studies/study")[0]) == 8
-    code, shown, told = command("study", write(ARMS.replace("test/loss]", "val/loss]")))
+    code, _, told = command("study", write(ARMS))
+    assert (code, "seeds" in told) == (2, True)
+    code, shown, told = command("study", write(ARMS.replace("test/loss]", "val/loss]").replace("seeds: 3", "seeds: 4")))
     assert (code, "val/loss, lower is better" in shown, told) == (0, True, "")
-    assert read_results(here / "studies/study").arms["plain"]["values"]["val/loss"]["n"] == 3
-    code, _, told = command("study", write(ARMS.replace("study_parts:Noise", "study_parts:Slow")))
+    assert read_results(here / "studies/study").arms["plain"]["values"]["val/loss"]["n"] == 4
+    code, _, told = command("study", write(ARMS.replace("study_parts:Noise", "study_parts:Slow").replace("3", "4")))
     assert (code, "study_parts:Slow" in told) == (2, True)
     shutil.rmtree(here / "studies/study/runs")
     (here / "studies/study/plan.json").unlink()
@@ -192,6 +194,13 @@ def test_each_arm_chooses_its_setting_by_the_result_that_chooses_and_says_of_how
     text = text.replace("val/loss", "test/loss")
     shown = command("study", write(text, "other.yaml"))[1]
     assert "test/loss chose the settings and is reported" in shown
+
+
+def test_another_order_of_tuned_values_is_refused_as_their_runs_would_change_labels(command, write):
+    text = ARMS + "tune: {optimizer.args.lr: [0.1, 0.5]}\nchoose_by: val/loss"
+    assert command("study", write(text))[0] == 0
+    code, _, told = command("study", write(text.replace("[0.1, 0.5]", "[0.5, 0.1]")))
+    assert (code, "optimizer.args.lr" in told) == (2, True)
 
 
 def test_an_arm_whose_settings_all_diverge_is_said_to_have_no_runs(command, write, here):
@@ -310,8 +319,11 @@ def test_in_python_a_function_makes_the_trainers(here, monkeypatch):
     arms = {"plain": [], "noisy": [("noise", {"scale": 2.0})]}
     with pytest.raises(ArgumentError, match="seeds has to be a number of seeds"):
         study(make, arms, [], out="g", report="test/loss")
-    failed = study(make, arms, 1, out="h", report="test/acuracy").content["runs"]
-    assert {run["error"] for run in failed} == {"no evaluation gave 'test/acuracy'; did you mean 'test/accuracy'?"}
+    results = study(make, arms, 1, out="h", report="test/acuracy")
+    assert "no evaluation gave 'test/acuracy'; did you mean 'test/accuracy'?" in " ".join(str(results).split())
+    made.clear()
+    assert study(make, arms, 1, out="h", report="test/accuracy").arms["noisy"]["values"]["test/accuracy"]["n"] == 1
+    assert made == []
     for arms, words in (({"a": []}, "two arms"), ({"a": [], "b": "x"}, "list"), ({"a": [], "b": [Noise()]}, "made")):
         with pytest.raises((ArgumentError, TypeError), match=words):
             study(make, arms, out="g", report=["test/loss"])

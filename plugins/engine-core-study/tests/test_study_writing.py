@@ -90,7 +90,11 @@ def test_of_many_seeds_that_are_left_out_the_first_are_named():
 def test_what_the_terminal_notes_is_in_the_json_as_it_is():
     notes = found(tuned=("mixup",))["notes"]
     told = ["4 seeds; differences are paired by seed, with 95 % intervals (t); a gain or loss has p <= 0.05, corrected"]
-    told += ["CPU s: of training", "the weights before training are equal in all", "the batches are equal in all arms"]
+    told += [
+        "CPU s: of training",
+        "the weights before training are equal in all",
+        "the first batches of each epoch are equal in all arms",
+    ]
     assert [note[: len(part)] for note, part in zip(notes, told, strict=False)] == told
     shown = " ".join(to_terminal(found(tuned=("mixup",)), 200).split())
     assert [note for note in notes if note not in shown] == []

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from engine_core.errors import ArgumentError
 
 LONGEST_SLUG = 60
 """Characters of a folder's name: a file system takes 255 bytes, of which a character may have four."""
@@ -71,6 +74,14 @@ class Design:
     budget_s: float | None = None
     make: Make | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse arms whose runs would be in one folder, also where a file system takes no account of case."""
+        seen: dict[str, str] = {}
+        for arm in self.arms:
+            slug = slug_of(arm.name)
+            if (other := seen.setdefault(slug.lower(), arm.name)) != arm.name:
+                raise ArgumentError(f"the arms {other!r} and {arm.name!r} would share the folder {slug!r}: rename one")
+
     def arm(self, name: str) -> Arm:
         """Return the arm of this name."""
         return next(arm for arm in self.arms if arm.name == name)
@@ -78,10 +89,15 @@ class Design:
     def to_json(self) -> dict[str, Any]:
         """Return what makes the study's values what they are: with another one, finished runs don't count."""
         return {
-            "arms": {arm.name: {each.label: dict(each.config) for each in arm.settings} for arm in self.arms},
+            "arms": {arm.name: [_setting_in_json(each) for each in arm.settings] for arm in self.arms},
+            "seeds": list(self.seeds),
             "lengths": list(self.lengths),
             **({"choose_by": self.choose_by, "tune_seed": self.tune_seed} if tuning_jobs(self) else {}),
         }
+
+
+def _setting_in_json(setting: Setting) -> dict[str, Any]:
+    return {**({"tuned": setting.label} if setting.label else {}), "config": dict(setting.config)}
 
 
 @dataclass(frozen=True)
@@ -107,8 +123,7 @@ class Job:
     @property
     def name(self) -> str:
         """What a progress screen calls it."""
-        tuned = f"setting {self.setting}" if self.folder.startswith("tune/") else ""
-        return ", ".join(filter(None, (self.arm, tuned, self.length, f"seed {self.seed}")))
+        return run_name(self.arm, self.setting, self.length, self.seed, self.folder)
 
 
 def tuning_jobs(design: Design) -> list[Job]:
@@ -134,7 +149,7 @@ def reported_jobs(design: Design, chosen: Mapping[str, int]) -> list[Job]:
     for turn, seed in enumerate(design.seeds):
         for length in design.lengths:
             row = in_turn(others, turn)
-            row.insert(len(row) // 2, design.arm(design.baseline))
+            row.insert((len(row) + turn % 2) // 2, design.arm(design.baseline))
             jobs += [_job(design, arm, chosen[arm.name], length, seed, "runs") for arm in row if arm.name in chosen]
     return jobs
 
@@ -147,8 +162,7 @@ def in_turn(arms: Sequence[Arm], turn: int) -> list[Arm]:
 
 def _job(design: Design, arm: Arm, index: int, length: str | None, seed: int, kind: str) -> Job:
     setting = arm.settings[index]
-    slugs = slugs_of(each.name for each in design.arms)
-    parts = [kind, slugs[arm.name], *([f"setting-{index}"] if len(arm.settings) > 1 else [])]
+    parts = [kind, slug_of(arm.name), *([f"setting-{index}"] if len(arm.settings) > 1 else [])]
     parts += [*([] if len(design.lengths) == 1 or length is None else [length]), f"seed-{seed}"]
     config = dict(setting.config)
     if design.make is None:
@@ -160,18 +174,20 @@ def _job(design: Design, arm: Arm, index: int, length: str | None, seed: int, ki
     return Job(arm.name, index, length, seed, "/".join(parts), design.base, config, design.make, tuple(values))
 
 
-def slugs_of(names: Iterable[str]) -> dict[str, str]:
-    """Return a folder's name for each name.
+def slug_of(name: str) -> str:
+    """Return a folder's name for an arm, whichever others there are.
 
     Example:
-        >>> slugs_of(["no mixup", "no/mixup", "lr=0.1"])
-        {'no mixup': 'no-mixup', 'no/mixup': 'no-mixup-2', 'lr=0.1': 'lr-0.1'}
+        >>> slug_of("no mixup"), slug_of("lr=0.1")
+        ('no-mixup', 'lr-0.1')
     """
-    slugs: dict[str, str] = {}
-    for name in names:
-        slug = stem = re.sub(r"[^\w.]+", "-", name)[:LONGEST_SLUG].strip("-.") or "arm"
-        number = 2
-        while slug.lower() in (other.lower() for other in slugs.values()):
-            slug, number = f"{stem}-{number}", number + 1
-        slugs[name] = slug
-    return slugs
+    slug = re.sub(r"[^\w.]+", "-", name).strip("-.") or "arm"
+    if len(slug) <= LONGEST_SLUG:
+        return slug
+    return f"{slug[: LONGEST_SLUG - 9]}-{hashlib.blake2b(name.encode(), digest_size=4).hexdigest()}"
+
+
+def run_name(arm: str, setting: int, length: str | None, seed: int, folder: str) -> str:
+    """Return what screens and notes call a run."""
+    tuned = f"setting {setting}" if folder.startswith("tune/") else ""
+    return ", ".join(filter(None, (arm, tuned, length, f"seed {seed}")))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -142,36 +143,40 @@ class StudyRun:
         plan, arms, write = self._described(), self.design.arms, write_new
         if (self.folder / PLAN).exists():
             new = self._new_arms(plan)
+            if read_json(self.folder / PLAN) == plan:
+                return
             arms, write = tuple(arm for arm in arms if arm.name in new), write_whole
         elif self.folder.exists() and any(self.folder.iterdir()):
             raise ArgumentError(f"{str(self.folder)!r} is not empty, and holds no study: choose another folder (--out)")
-        if not arms:
-            return
-        check_jobs(replace(self.design, arms=arms), self.folder, tell, apart=apart)
+        if arms:
+            check_jobs(replace(self.design, arms=arms), self.folder, tell, apart=apart)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            write(self.folder / PLAN, json.dumps({"schema": SCHEMA, **plan}, indent=2) + "\n")
+            write(self.folder / PLAN, json.dumps(plan, indent=2) + "\n")
         except FileExistsError:  # another command claimed the folder while arms were tried
             self._new_arms(plan)
         except OSError as error:
             raise cannot_write(error, f"can't write to {str(self.folder)!r}: {error.strerror}") from error
 
     def _described(self) -> dict[str, Any]:
-        described: dict[str, Any] = json.loads(json.dumps(finite(self.design.to_json()), default=str))
-        return described
+        described = {"schema": SCHEMA, **self.design.to_json()}
+        found: dict[str, Any] = json.loads(json.dumps(finite(described), default=_lasting))
+        return found
 
     def _new_arms(self, plan: dict[str, Any]) -> set[str]:
         """Return the arms that the folder's study lacks.
 
         Raises:
-            ArgumentError: (a ValueError) if it is another study: arms are gone, or what was trained would not be now.
+            ArgumentError: (a ValueError) if it is another study: arms or seeds are gone, or others would be trained.
         """
         saved = read_json(self.folder / PLAN)
         if not isinstance(saved, dict) or not isinstance(saved.get("arms"), dict):
             raise ArgumentError(f"{str(self.folder / PLAN)!r} is damaged: choose another folder (--out)")
         new: set[str] = plan["arms"].keys() - saved["arms"].keys()
-        same = {**plan, "schema": None, "arms": {name: arm for name, arm in plan["arms"].items() if name not in new}}
-        was, now = dict(leaves({**saved, "schema": None})), dict(leaves(same))
+        same = {**plan, "arms": {name: arm for name, arm in plan["arms"].items() if name not in new}}
+        if {*saved.get("seeds", ())} <= {*plan["seeds"]}:
+            same["seeds"] = saved.get("seeds")
+        was, now = dict(leaves(saved)), dict(leaves(same))
         if found := changes(was, now):
             first = "; ".join(f"{each.path} was {each.was!r:.80} and is {each.now!r:.80}" for each in found[:3])
             more = f" and {len(found) - 3} more" if len(found) > 3 else ""
@@ -206,6 +211,12 @@ class StudyRun:
         except OSError as error:
             raise cannot_write(error, f"can't write to {str(self.folder)!r}: {error.strerror}") from error
         return StudyResults(self.folder, content)
+
+
+def _lasting(value: object) -> str:
+    """Return what an argument of a function's arm is called, the same in each process."""
+    name = getattr(value, "__qualname__", None)
+    return f"{getattr(value, '__module__', '')}.{name}" if name else re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def _clock(seconds: float) -> str:

@@ -19,7 +19,7 @@ import torch
 from engine_core import Batches, Callback, Logger, State, hookimpl
 from engine_core.cli import import_beside
 from engine_core.config import build, check_config
-from engine_core.errors import ArgumentError, EngineError, did_you_mean
+from engine_core.errors import ArgumentError, EngineError
 from engine_core.messages import cause_of
 from engine_core.results import Results
 from engine_core.run import Run, try_config
@@ -210,8 +210,6 @@ def _train(job: Job, folder: Path, listeners: list[Measuring]) -> tuple[dict[str
     else:
         trainer = _trained_by_core(job, folder / job.folder, listeners, stopping)
     results, now = trainer.state.results, trainer.state.timestamp
-    if missing := next((name for name in job.values if name not in results.last), None):
-        raise ArgumentError(f"no evaluation gave {missing!r}{did_you_mean(missing, results.last)}")
     # All of them, so that a study that reports others later finds them.
     values = {name: _number(value) for name, value in results.last.items()}
     lower = {name: results.is_lower_better(name) for name in values}

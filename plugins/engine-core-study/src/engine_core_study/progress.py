@@ -44,15 +44,15 @@ class Screen:
         else:
             self._running.pop(event.folder, None)
             self._console.print(escaped(self._line(event)))
-        self._show(self._status())
+        if self._console.is_terminal:
+            self._show(self._status())
 
     def _line(self, record: Record) -> str:
         done, known = self._run.counted()
-        name = ", ".join(filter(None, (record.arm, record.length, f"seed {record.seed}")))
         if record.status != "finished":
-            return f"[{done}/{known}] {name}: {record.status}: {record.error}"
+            return f"[{done}/{known}] {record.name}: {record.status}: {record.error}"
         values = ", ".join(f"{key} {figure(record.values.get(key))}" for key in self._run.design.report[:2])
-        return f"[{done}/{known}] {name}: {values}, {record.seconds:.1f} {record.unit}"
+        return f"[{done}/{known}] {record.name}: {values}, {record.seconds:.1f} {record.unit}"
 
     def _status(self) -> str:
         done, known = self._run.counted()

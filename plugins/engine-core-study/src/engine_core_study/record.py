@@ -10,7 +10,7 @@ from pathlib import Path
 from engine_core.errors import ArgumentError
 from engine_core.files import finite, read_json, write_whole
 
-from .design import Job
+from .design import Job, run_name
 
 RECORD = "study-run.json"
 """The file in a run's folder that says how it ended and what it cost; it is there once the run has finished."""
@@ -56,6 +56,11 @@ class Record:
     data: tuple[str, ...] = ()
     began: float = 0.0
     device: str = ""
+
+    @property
+    def name(self) -> str:
+        """What a progress screen calls the run."""
+        return run_name(self.arm, self.setting, self.length, self.seed, self.folder)
 
     @classmethod
     def of(cls, job: Job) -> Record:

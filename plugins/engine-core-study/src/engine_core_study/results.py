@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from engine_core.errors import ArgumentError
+from engine_core.errors import ArgumentError, did_you_mean
 from engine_core.manifest import read_manifest
 from engine_core.messages import join_words
 from engine_core.registry import installed_version
@@ -221,17 +221,22 @@ def _notes(
     if unknown := [name for name in design.report if name in lower and lower[name] is None]:
         notes.append(f"nothing says which value of {join_words(unknown)} is better: higher is taken for better")
     baseline = runs[design.baseline]
-    for what, equal in (("weights before training", _same_weights), ("batches", _same_data)):
+    for what, equal in (("weights before training", _same_weights), ("first batches of each epoch", _same_data)):
         differ = {
             arm: [seed for seed in by if seed in baseline and not equal(by[seed], baseline[seed])]
             for arm, by in runs.items()
         }
         if other := [arm for arm, seeds in differ.items() if seeds]:
-            notes.append(f"the {what} of {join_words(other)} differ from those of {design.baseline} of the same seed")
+            notes.append(f"the {what} differ between {join_words([design.baseline, *other])} of the same seed")
         elif len(baseline) and any(by.keys() & baseline.keys() for arm, by in runs.items() if arm != design.baseline):
             notes.append(f"the {what} are equal in all arms of a seed")
+    given = {name for each in ended if each.status == "finished" for name in each.values}
+    for name in sorted({*design.report, *design.target, *([design.choose_by] if design.choose_by else ())} - given):
+        if given:
+            remedy = "name another, and no run is trained again"
+            notes.append(f"no evaluation gave {name!r}{did_you_mean(name, given)}: {remedy}")
     if failed := [each for each in ended if each.status == "failed"]:
-        names = join_words([f"{each.arm} seed {each.seed}" for each in failed])
+        names = join_words([each.name for each in failed])
         where = "" if design.make else "; the output.txt of each has its traceback"
         notes.append(f"{len(failed)} of {known} runs failed: {names}{where}")
     if missing := known - sum(each.status in ("finished", "failed") for each in ended):

@@ -37,11 +37,14 @@ class Study:
         self.design, self.folder, self._tell = design, folder, tell
         self.left_out: list[Job] = []
         self._ended: list[Record] = []
+        self._done: dict[str, Record] = {}  # they stay as they are, so each is read once
 
     def records(self, jobs: Iterable[Job]) -> dict[str, Record]:
         """Return what is known of these runs, by folder."""
-        found = {job.folder: read_record(job, self.folder) for job in jobs}
-        return {name: record for name, record in found.items() if record is not None}
+        found = {job.folder: self._done.get(job.folder) or read_record(job, self.folder) for job in jobs}
+        known = {name: record for name, record in found.items() if record is not None}
+        self._done.update({name: record for name, record in known.items() if record.status == "finished"})
+        return known
 
     def missing(self, jobs: Sequence[Job]) -> list[Job]:
         """Return those of these runs that have not finished."""
