@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import weakref
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -74,10 +74,13 @@ class Trace(NamedTuple):
     run: bool
 
 
-class Traces(OrderedDict[str, Trace]):
+class Traces(dict[str, Trace]):
     """The traces of one event in running order, under `<algorithm_name>/<EVENT>`, as in `Freeze-2/INIT`."""
 
     __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"Traces({super().__repr__() if self else ''})"
 
     def _repr_html_(self) -> str:
         """Return a table for a notebook."""
@@ -135,9 +138,8 @@ class Logger:
         """Log values by name; `step` defaults to the number of complete batches."""
         if type(metrics) is not dict and not isinstance(metrics, Mapping):
             raise _not_by_name("log_metrics", metrics)
-        if not self.destinations:
-            return
-        self._tell("log_metrics", metrics, self._step(step))
+        if self.destinations:
+            self._tell("log_metrics", metrics, self._step(step))
 
     def log_hyperparameters(self, hyperparameters: Mapping[str, Any]) -> None:
         """Log settings of the run."""
@@ -277,6 +279,4 @@ class Isolation:
 
     def _when(self) -> str:
         state = self._state() if self._state is not None else None
-        if state is None:
-            return ""
-        return f" at batch {state.timestamp.batch} (epoch {state.timestamp.epoch})"
+        return "" if state is None else f" at batch {state.timestamp.batch} (epoch {state.timestamp.epoch})"

@@ -76,8 +76,8 @@ class Engine:
             RuntimeError: if the engine is closed.
         """
         try:
-            handler = self._dispatch.get(event)
-        except TypeError:  # unhashable, and not an event
+            handler = self._dispatch[event]
+        except (KeyError, TypeError):  # not prepared yet, or unhashable, and not an event
             handler = None
         return self._prepare(event)() if handler is None else handler()
 
