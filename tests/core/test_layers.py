@@ -138,9 +138,8 @@ def test_the_core_needs_few_others_and_nothing_that_needs_torch_not_even_in_func
     foreign = {room(module) for module in imports_of(name, nodes_that_run) - MODULES.keys()} - {""}
     assert foreign - allowed <= sys.stdlib_module_names
     homes = {home_of(*pair) for pair in taken_by(name, nodes_that_run)}
-    homes -= (
-        {"objective", "objective.objective", "objective.precision"} if name == "state" else set()
-    )  # imported on the first use
+    if name == "state":  # imported on the first use
+        homes -= {"objective", "objective.objective", "objective.precision"}
     assert {home for home in homes if {home, room(home)} & NEEDS_TORCH} == set()
 
 
