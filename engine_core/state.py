@@ -256,9 +256,8 @@ class State(_Referable):
         """
         if self.loop.peek is None:
             raise EngineError(
-                "peek_batch can be called at INIT and FIT_START, and this loop offers it there only if "
-                f"state.loop.peek is set, as the Trainer does ({self.loop.offers.loop}): a loop of your own sets it to "
-                "a function that returns its first batch"
+                "peek_batch can be called at INIT and FIT_START, in a loop that sets state.loop.peek, as the Trainer: "
+                "let a loop of your own set it to a function that returns a copy of its first batch"
             )
         return self.loop.peek()
 

@@ -10,6 +10,7 @@ from engine_core import Engine, Logger, State, Trainer
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.errors import ArgumentError, EngineError
 from engine_core.randomness import GlobalGenerators
+from engine_core_author import ThreadRanks
 
 from .parts import at, batches, net, rows, same, trainer
 
@@ -215,7 +216,7 @@ def test_a_batch_in_mid_epoch_for_which_a_loader_without_state_draws_is_refused(
 
 
 def test_at_other_events_and_in_a_loop_of_ones_own_it_says_what_to_do():
-    said = r"peek_batch can be called at INIT and FIT_START, and .*state\.loop\.peek"
+    said = r"peek_batch can be called at INIT and FIT_START, in a loop that sets state\.loop\.peek"
     with trainer(callbacks=[at("batch_start", State.peek_batch)]) as made, pytest.raises(EngineError, match=said):
         made.fit()
     assert made.state.loop.peek is None
@@ -237,3 +238,22 @@ def test_weights_are_awaited_where_they_are_loaded_after_init_or_nothing_is_trai
         run(batches(8), callbacks=[noting], **settings)[0].close()
     Trainer(net(), device="cpu", progress_bar=False, callbacks=[noting]).close()
     assert awaited == [False, True, False, True]
+
+
+@pytest.mark.parametrize("name", ["list", "shuffled"])
+@pytest.mark.parametrize("fits", [("2ep",), ("2ba", "4ba")], ids="-".join)
+def test_ranks_that_peek_see_their_own_rows_and_go_on_as_if_they_had_not(name, fits):
+    def program(ranks, *events):
+        peeked, given = [], {"max_duration": "9ep", "parallel": ranks}
+        made, seen = run(LOADERS[name](), *events, peeked=peeked, **given)
+        with made:
+            for each in fits:
+                made.fit(each)
+            return made.state.model.state_dict(), seen, peeked
+
+    plain = ThreadRanks.run(program)
+    peeking = ThreadRanks.run(lambda ranks: program(ranks, "init", "fit_start"))
+    assert same([each[:2] for each in peeking], [each[:2] for each in plain])
+    for _, seen, peeked in peeking:
+        assert same(list(peeked[0])[1], seen[0][1])
+        assert same(list(peeked[-1])[1], seen[2 if len(fits) > 1 else 0][1])
