@@ -55,7 +55,7 @@ nitpick_ignore_regex += [  # type variables, aliases, and types that users recei
     ("py:class", r"engine_core\.registry\.distributions\.(EntryPoint|Installed)"),
     (
         "py:class",
-        r"engine_core\.(config\.reading\.Place|state\.(T|ObservedList|SpanRecorder)|loop\.status\.(Phase|RunStatus))",
+        r"engine_core\.(config\.reading\.Place|observed\.(T|ObservedList)|state\.SpanRecorder|loop\.status\.(Phase|RunStatus))",
     ),
     ("py:class", r"engine_core\.(logger\.Destination|batch\.items\.HasBatch)"),
     ("py:class", r"engine_core(_author)?\.(ranks\.(T|_Meeting)|parallel\.wrapping\.Wrapping)|Deal"),

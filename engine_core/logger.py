@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, Protocol
 from .errors import ArgumentError, ArgumentTypeError, DestinationWarning
 from .event import Event
 from .messages import cause_of, readable, table_in_html, warn
-from .state import ObservedList, State
+from .observed import ObservedList
+from .state import State
 
 __all__ = [
     "FILE_NAME",

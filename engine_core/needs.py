@@ -21,6 +21,7 @@ NEEDS: Mapping[str, str] = {
     "own_forward": "One process can run the model when the others don't.",
     "late_surgery": "Modules can be replaced after INIT.",
     "surgery": "Modules can be replaced at INIT, before the model is wrapped, and optimizers follow.",
+    "first_batch": "The first batch of the training can be looked at, at INIT and at FIT_START.",
     "duration": "The length of training is known when it starts.",
     "whole_batch": "All rows of a step are in one batch, from AFTER_DATALOADER on.",
     "row_loss": "The loss function is known: the loss of each row can be computed, also outside of the step.",

@@ -11,11 +11,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .batch import Batches, BatchKey, get_item, set_item
 from .errors import ArgumentError, EngineError, suggestion
 from .needs import EVERYTHING, Offers
+from .observed import ObservedList
 from .ranks import Ranks
 from .results import Results
 from .time import FIELD_OF, Time, Timestamp, TimeUnit
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LoopControl",
-    "ObservedList",
     "SpanRecorder",
     "State",
     "epochs_done",
@@ -36,64 +36,6 @@ __all__ = [
     "nearest_field",
     "train_length",
 ]
-
-
-T = TypeVar("T")
-
-
-class ObservedList(list[T]):
-    """A list that calls its observers before each change, so that an engine sees when it is edited in place."""
-
-    __slots__ = ("_observers",)
-
-    def __init__(self, items: Iterable[T] = ()) -> None:
-        super().__init__(items)
-        self._observers: list[Callable[[], None]] = []
-
-    @classmethod
-    def of(cls, given: Any) -> ObservedList[Any]:
-        """Return one object, several, or none (None) as an ObservedList; an ObservedList is returned as it is."""
-        if isinstance(given, cls):
-            return given
-        return cls(given if isinstance(given, (list, tuple)) else [] if given is None else [given])
-
-    def observe(self, on_change: Callable[[], None]) -> None:
-        """Call `on_change` at each change from now on."""
-        if on_change not in self._observers:
-            self._observers.append(on_change)
-
-    def stop_observing(self, on_change: Callable[[], None]) -> None:
-        """Stop calling `on_change`."""
-        if on_change in self._observers:
-            self._observers.remove(on_change)
-
-    def hand_over(self, successor: ObservedList[Any]) -> None:
-        """Call the observers, because `successor` replaces this list."""
-        if successor is not self:
-            self._changed()
-
-    def _changed(self) -> None:
-        for on_change in self._observers:
-            on_change()
-
-    def __reduce__(self) -> tuple[type[ObservedList[T]], tuple[list[T]]]:
-        return type(self), (list(self),)
-
-
-def _announcing(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a method of `list` call the observers first."""
-
-    @functools.wraps(method)
-    def call(self: ObservedList[Any], *args: Any, **options: Any) -> Any:
-        self._changed()
-        return method(self, *args, **options)
-
-    return call
-
-
-_CHANGES = "append extend insert remove pop clear reverse sort __setitem__ __delitem__ __iadd__ __imul__"
-for _name in _CHANGES.split():
-    setattr(ObservedList, _name, _announcing(getattr(list, _name)))
 
 
 class SpanRecorder(Protocol):
@@ -127,6 +69,9 @@ class LoopControl:
             EPOCH_CHECKPOINT. None if the loop has none.
         go_back: restores weights and the states of optimizers and algorithms from a saved run, and leaves position,
             schedules, data and random numbers as they are; for AFTER_TRAIN_BATCH. None if the loop has none.
+        peek: returns a copy of the first batch that `fit` will train on, which is trained on all the same; for
+            `State.peek_batch`. None at other events than INIT and FIT_START, or if the loop has none.
+        awaits_weights: do loaded weights follow INIT, or no training? Then INIT need not compute any from data.
         stop_requested, pause_requested: is `fit` asked to end, and will a resumed run continue from there?
         pause_agreed: do all of several processes know of the pause? Only then it counts.
         stop_reason: why, if whatever asked said so.
@@ -139,6 +84,8 @@ class LoopControl:
     closure: Callable[[], torch.Tensor] | None = None
     snapshot: Callable[[], Checkpoint] | None = None
     go_back: Callable[[Checkpoint], None] | None = None
+    peek: Callable[[], Any] | None = None
+    awaits_weights: bool = False
     stop_requested: bool = False
     pause_requested: bool = False
     pause_agreed: bool = False
@@ -296,6 +243,39 @@ class State(_Referable):
                 # An epoch that is longer than its loader says stands still before the next one.
                 done, total = done * batches + min(self.timestamp.batch_in_epoch, batches), total * batches
         return done / total if total else 1.0
+
+    def peek_batch(self) -> Any:
+        """Return a copy of the first batch that `fit` will train on, as the loader gives it; for INIT and FIT_START.
+
+        Its loader and all generators stay where they are: a run that peeks is the run that does not, bit for bit. On
+        several processes it has the rows of this one, and all of them have to call it.
+
+        Raises:
+            ArgumentError: (a ValueError) if there is no loader, or it gives each batch only once.
+            EngineError: at another event, or in a loop that does not offer `first_batch`.
+        """
+        if self.loop.peek is None:
+            raise EngineError(
+                "peek_batch can be called at INIT and FIT_START, in a loop that sets state.loop.peek, as the Trainer: "
+                "let a loop of your own set it to a function that returns a copy of its first batch"
+            )
+        return self.loop.peek()
+
+    def forward(self, inputs: Any) -> Any:
+        """Return the model's outputs in the precision of the run, for algorithms that run it once more.
+
+        What else a forward does, it does too: modes, BatchNorm's statistics, dropout and gradients are as they are. The
+        model is not what DDP has wrapped, so that no other process waits; where weights are sharded, all call it.
+
+        Args:
+            inputs: what the model gets of a batch, as `objective.inputs_of(batch)` returns it.
+        """
+        from .objective import autocast_of, call_model  # noqa: PLC0415  it imports torch
+
+        model: Any = self.model
+        device = self.device or next((parameter.device for parameter in model.parameters()), "cpu")
+        with autocast_of(self.precision, device):
+            return call_model(model, self.objective.inputs, inputs)
 
     def batch_get_item(self, key: BatchKey) -> Any:
         """Return the item of the current batch under `key`, see `engine_core.batch.get_item`."""

@@ -16,8 +16,9 @@ from ..callback import Callback
 from ..errors import ArgumentError, CheckpointError, CheckpointWarning, EngineError, did_you_mean
 from ..logger import Logger
 from ..messages import warn
+from ..observed import ObservedList
 from ..ranks import Ranks
-from ..state import ObservedList, State
+from ..state import State
 from ..time import Time, Timestamp
 from .monitor import Monitor
 

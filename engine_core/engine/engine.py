@@ -12,9 +12,10 @@ from ..callback import Callback
 from ..errors import ArgumentTypeError, ClosedEngineError
 from ..event import Event
 from ..logger import Logger, Traces
+from ..observed import ObservedList
 from ..passes import AlgorithmPass, Explained, Member, PassArgument, PassList, check_index, check_pass, parse_passes
 from ..registry import Registry
-from ..state import ObservedList, SpanRecorder, State
+from ..state import SpanRecorder, State
 from .dispatch import Dispatch, call_directly, call_hook, spanning, surrounding, with_algorithms
 from .host import Adapter, Host, Life, check_listeners, listen, listeners_of, refuse_to_copy, watchers_of
 from .in_place import InPlace

@@ -22,9 +22,9 @@ from ..errors import OrderError
 from ..event import Event
 from ..messages import join_words
 from ..needs import EVERYTHING, Offers
+from ..observed import ObservedList
 from ..passes import AlgorithmRecord, Derivation, Member, PassArgument, PassList, parse_passes, precedes
 from ..registry import Registry
-from ..state import ObservedList
 from .explanation import Explanation, Unordered, skipped_by
 
 

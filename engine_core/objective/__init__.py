@@ -2,17 +2,21 @@
 
 from .law import AT, Law, couples_rows, tolerance_of
 from .loss import Loss, LossMeter, as_nothing
-from .objective import ModelLoss, Objective, check_loss_fn, check_objective, check_own_objective
+from .objective import ModelLoss, Objective, call_model, check_loss_fn, check_objective, check_own_objective
+from .precision import REDUCED, autocast_of
 from .targets import check_seen, targets_taken
 
 __all__ = [
     "AT",
+    "REDUCED",
     "Law",
     "Loss",
     "LossMeter",
     "ModelLoss",
     "Objective",
     "as_nothing",
+    "autocast_of",
+    "call_model",
     "check_loss_fn",
     "check_objective",
     "check_own_objective",

@@ -117,7 +117,7 @@ class Objective:
         """Return the model's outputs for a batch."""
         try:
             if not self._is_pair:
-                return _call(model, self.inputs, batch)
+                return call_model(model, self.inputs, _items_of(batch, self.inputs))
             if self._loss_fn is None:
                 return model(batch)
             return model(batch[0] if type(batch) is tuple and batch else _item_of_pair(batch, 0))
@@ -460,16 +460,13 @@ def _item_of_pair(batch: Any, index: int) -> Any:
     raise not_a_pair(batch)
 
 
-def _call(model: Any, inputs: Items, batch: Any) -> Any:
-    """Call a model with items of a batch."""
-    if inputs == "*":
-        return model(*batch)
-    if inputs == "**":
-        if not isinstance(batch, Mapping):
-            raise ArgumentTypeError(f"inputs='**' takes a mapping apart, and this batch is a {type(batch).__name__}")
-        return model(**batch)
-    found = _items_of(batch, inputs)
-    return model(*found) if isinstance(inputs, tuple) else model(found)
+def call_model(model: Any, items: Items, given: Any) -> Any:
+    """Call a model with what it gets of a batch, which are these items of it."""
+    if items == "**":
+        if not isinstance(given, Mapping):
+            raise ArgumentTypeError(f"inputs='**' takes a mapping apart, and this batch is a {type(given).__name__}")
+        return model(**given)
+    return model(*given) if isinstance(items, tuple) or items == "*" else model(given)
 
 
 def _count_by(count: Callable[[Any, Any], Any], outputs: Any, targets: Any, _: Any, __: Batches) -> Count:

@@ -46,7 +46,7 @@ from ..manifest import NAME as MANIFEST
 from ..messages import readable, warn
 from ..randomness import preserve_generators
 from ..registry import Registry
-from ..state import State
+from ..state import LoopControl, State
 from ..trainer import load_weights
 from .build import make_evaluator
 from .result import AVERAGE
@@ -172,7 +172,7 @@ def load_model(
             raise ArgumentTypeError(f"model has to be a module, or what makes one, not {made!r:.80}")
         made.to("cpu")
         for algorithm in algorithms:
-            state = State(model=made, algorithms=[algorithm], seed=0)
+            state = State(model=made, algorithms=[algorithm], seed=0, loop=LoopControl(awaits_weights=True))
             with Engine(state, Logger()) as engine:
                 engine.run_event(Event.INIT)
             assert state.model is not None

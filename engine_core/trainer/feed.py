@@ -195,6 +195,8 @@ class Feed:
         """Has the loader ended the epoch? The loop sets both: an iterator that does would cost a frame a step."""
         self._before: dict[str, Any] | None = None
         """The position before the latest `look_ahead` that found a batch."""
+        self.ahead: Any = None
+        """That batch."""
         self._state = state
         self._device = device
         self._began: dict[str, Any] = {}
@@ -250,7 +252,7 @@ class Feed:
         self.is_exhausted = self._state.ranks.any(not ahead)
         if self.is_exhausted:
             return batches  # type: ignore[no-any-return]
-        self._before = before
+        self._before, self.ahead = before, ahead[0]
         if of_rank is None:
             return itertools.chain(ahead, batches)
         of_rank.batches = itertools.chain(ahead, of_rank.batches)  # it deals the batch when that is taken
@@ -344,7 +346,7 @@ class Feed:
     def _begin_at(
         self, iterator: Iterator[Any], taken: int, order: IndexOrder | ListOrder | None = None
     ) -> Iterator[Any]:
-        self.taken, self.is_exhausted, self._before = taken, False, None
+        self.taken, self.is_exhausted, self._before, self.ahead = taken, False, None, None
         if self._state.world_size == 1:
             return iterator
         self.dealt = Dealt(iterator, self._state, None if order is None or self._dealing is None else order.sizes)
@@ -437,7 +439,7 @@ class BeforeBatch:
         """The batch is there: if it was one of the first, find out whether the loader drew for it."""
         if self._untold:
             self._untold -= 1
-            self._draws = bool(self._untold) or _plain(self._kept) != _plain(self._copied())
+            self._draws = bool(self._untold) or plain(self._kept) != plain(self._copied())
 
     @contextmanager
     def back(self) -> Iterator[None]:
@@ -464,12 +466,12 @@ class BeforeBatch:
             load_generator(generator, state)
 
 
-def _plain(copied: Any) -> Any:
+def plain(copied: Any) -> Any:
     """Return copies of generators as what can be compared."""
     if isinstance(copied, GlobalGenerators):
-        return _plain([copied.of_cpu, copied.of_device, copied.of_python, copied.of_numpy])
+        return plain([copied.of_cpu, copied.of_device, copied.of_python, copied.of_numpy])
     if isinstance(copied, dict):
-        return {key: _plain(value) for key, value in copied.items()}
+        return {key: plain(value) for key, value in copied.items()}
     if isinstance(copied, (list, tuple)):
-        return [_plain(value) for value in copied]
+        return [plain(value) for value in copied]
     return copied.tolist() if hasattr(copied, "tolist") else copied

@@ -74,18 +74,18 @@ def _sampler_of(loader: Any) -> Any:
 def own_generators(loader: Any) -> list[AnyGenerator]:
     """Return the generators of torch, NumPy and Python that a loader holds: it, its samplers, or its dataset."""
     # In an order that stays: a checkpoint has their states by place. A sampler often shares its loader's.
-    found = [value for part in _parts_of(loader) for value in vars(part).values() if is_generator(value)]
+    found = [value for part in parts_of(loader) for value in vars(part).values() if is_generator(value)]
     return [*{id(generator): generator for generator in found}.values()]
 
 
 def set_epoch(loader: Any, epoch: int) -> None:
     """Tell those of a loader's samplers that ask for it which epoch begins, as a DistributedSampler does."""
-    for part in _parts_of(loader)[1:]:
+    for part in parts_of(loader)[1:]:
         if not isinstance(part, torch_data.Dataset) and callable(tell := getattr(part, "set_epoch", None)):
             tell(epoch)
 
 
-def _parts_of(loader: Any) -> list[Any]:
+def parts_of(loader: Any) -> list[Any]:
     """Return a loader, its samplers and its dataset, and what these wrap; each once."""
     parts, seen = [loader] if hasattr(loader, "__dict__") else [], {id(loader)}
     for part in parts:  # which grows

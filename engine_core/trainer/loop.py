@@ -20,6 +20,7 @@ from ..time import Time, Timestamp
 from .evaluation import mark_of_evaluated, run_eval
 from .feed import BeforeBatch, check_dealable, enter_loader
 from .optimizers import clip_gradients, pass_for_stepped, warn_of_lengths, warn_of_untrained
+from .peeking import peeking
 from .requests import EvaluationInterrupted, signals_noted
 from .saved import go_back, take_snapshot
 from .session import (
@@ -56,7 +57,8 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
     def fit() -> None:
         """Run epochs until the end, and evaluate again if the last interval is incomplete."""
         enter_loader(state)
-        seam.fit_start()
+        with peeking(session):
+            seam.fit_start()
         warn_of_lengths(session.schedulers, session.told, state)
         if status.owed is not None:
             then = status.owed.then

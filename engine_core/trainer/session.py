@@ -25,7 +25,7 @@ from ..errors import (
 from ..event import Event
 from ..loop import Loop, RunStatus, keep_modules, without_trace
 from ..messages import join_words, warn
-from ..objective import AT, Law, Loss, Objective, as_nothing, couples_rows, tolerance_of
+from ..objective import AT, REDUCED, Law, Loss, Objective, as_nothing, couples_rows, tolerance_of
 from ..parallel import Parallel, Wrapping
 from ..state import State
 from ..time import FIELD_OF, Interval, Time
@@ -50,7 +50,7 @@ class Precision:
         if name == "amp_fp16" and device.type != "cuda":
             raise ArgumentError(f"precision 'amp_fp16' needs a CUDA device, this is {device}; use 'amp_bf16' or 'fp32'")
         self._device_type = device.type
-        self._dtype = {"amp_bf16": torch.bfloat16, "amp_fp16": torch.float16}.get(name)
+        self._dtype = REDUCED.get(name)
         self.scaler = torch.amp.GradScaler("cuda") if name == "amp_fp16" else None
 
     def wrap(self, function: Callable[P, R]) -> Callable[P, R]:

@@ -41,6 +41,7 @@ from .optimizers import (
     make_optimizers,
     make_schedulers,
 )
+from .peeking import peeking
 from .requests import ended_together, ending_together, signals_noted
 from .resuming import Loading, find_resumed, start_over
 from .session import Precision, Session
@@ -188,6 +189,7 @@ class Trainer:
             microbatch_size=microbatch_size,
             grad_clip_norm=grad_clip_norm,
         )
+        self.state.loop.awaits_weights = train_dataloader is None or (resumed is not None and load_strict)
         try:
             _initialise(self._session, optimizers, schedulers)
             if autoresume and not (resumed is not None and resumed.is_own):
@@ -329,7 +331,8 @@ def _initialise(session: Session, optimizers: Sequence[Any], schedulers: Sequenc
     state.optimizers = list(given)  # surgery updates them, or is refused before it starts
     check_alike(session, settings_of)
     seed_generators(state.seed)  # the same on all ranks: so are the draws of INIT
-    session.seam.init()
+    with peeking(session):
+        session.seam.init()
     if optimizers and list(map(id, state.optimizers)) != list(map(id, given)):
         raise ArgumentError("optimizers were given to the Trainer, and an algorithm set state.optimizers at INIT")
     after = _parameters(state.model)

@@ -1,4 +1,4 @@
-"""What each trainer runs: a net, data, the 17 algorithms of this repository; and what our Trainer makes of them."""
+"""What each trainer runs: a net, data, the 18 algorithms of this repository; and what our Trainer makes of them."""
 
 from __future__ import annotations
 
@@ -46,12 +46,13 @@ CASES = {
     "squeeze_excite": {"squeeze_excite": {"min_channels": 1, "latent_channels": 4}},
     "stochastic_depth": {"stochastic_depth": {"drop_rate": 0.5}},
     "swa": {"swa": {"start": 0.3}},
+    "whitened_stem": {"whitened_stem": {}},
     "carried": {"selective_backprop": {**SB, "scorer": "carried", "index_key": 2}},
     "together": TOGETHER,
 }
 """The algorithms of each case, by name, with their arguments."""
 ALONE = [name for name in CASES if name not in ("none", "carried", "together")]
-"""The 17."""
+"""The 18."""
 
 
 class BasicBlock(nn.Module):

@@ -36,6 +36,7 @@ DECLARED = {  # with default arguments: the needs and the events
     "stochastic_depth of batches": ("partial_forward surgery", "init"),
     "stochastic_depth that warms up": ("duration surgery", "init"),
     "swa": ("duration", "fit_start batch_end epoch_end eval_start eval_end fit_end"),
+    "whitened_stem": ("surgery first_batch", "init"),
 }
 REFUSED_IN_FSDP = {
     "channels_last": "whole_weights",
@@ -75,15 +76,15 @@ def refused(**listed):
     return ""
 
 
-def test_each_of_the_17_needs_these_and_has_these_events():
-    assert len(NAMES) == 17
+def test_each_of_the_18_needs_these_and_has_these_events():
+    assert len(NAMES) == 18
     declared = {name: (algorithm.metadata.needs, algorithm.metadata.events) for name, algorithm in made().items()}
     assert declared == {
         name: (tuple(needs.split()), tuple(map(Event, events.split()))) for name, (needs, events) in DECLARED.items()
     }
 
 
-def test_fsdp_refuses_exactly_these_of_the_17():
+def test_fsdp_refuses_exactly_these_of_the_18():
     missing = {name: refused(algorithms=[algorithm], offers=FSDP_OFFERS) for name, algorithm in made().items()}
     assert {name: needs for name, needs in missing.items() if needs} == REFUSED_IN_FSDP
 

@@ -111,6 +111,7 @@ def moved_by_hand(algorithms, failing_at):
     model = digits_net()
     state = State(model, torch.optim.SGD(model.parameters(), lr=0.1), loss_fn=F.cross_entropy, max_duration="9ba")
     state.algorithms, state.seed, state.batch, state.loop.closure = list(algorithms), 3, BATCHES[0], torch.zeros
+    state.loop.peek = lambda: BATCHES[0]
     with Engine(state, Logger()) as engine:
         fire(engine, "init", "fit_start", "epoch_start", "after_dataloader", "batch_start")
         state.loss = torch.tensor(7.0)

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from engine_core import Algorithm, AlgorithmMetadata, Callback, Event, PassMetadata, State
 from engine_core.algorithm import snake_case, unique_names
 from engine_core.errors import MetadataError
-from engine_core.state import ObservedList
+from engine_core.observed import ObservedList
 
 from .parts import A
 

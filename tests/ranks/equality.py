@@ -50,6 +50,7 @@ ALONE = {
     "squeeze_excite": {"min_channels": 1, "latent_channels": 4},
     "fused_layernorm": {},
     "gated_linear_units": {},
+    "whitened_stem": {},
 }
 MIXED = {"mixup": {}, "cutmix": {}, "progressive_resizing": {"mode": "crop", "size_increment": 2}}
 IGNORING = nn.CrossEntropyLoss(weight=torch.arange(1.0, 11.0), ignore_index=0)

@@ -13,9 +13,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from engine_core import Objective
+from engine_core.objective import autocast_of
 from engine_core_author import RecordingDestination
 from sb_plugin import SelectiveBackprop, select_using_loss
-from sb_plugin.scoring import Manner, autocast_of, rank_correlation, score
+from sb_plugin.scoring import Manner, rank_correlation, score
 
 X, Y = torch.randn(8, 3, 6, 6, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 4
 

@@ -4,7 +4,15 @@ import torch
 from torch import nn
 
 from engine_core_author import AlgorithmConformance, PassConformance
-from surgery_plugin import BlurPool, ChannelsLast, FusedLayerNorm, GatedLinearUnits, SqueezeExcite, StochasticDepth
+from surgery_plugin import (
+    BlurPool,
+    ChannelsLast,
+    FusedLayerNorm,
+    GatedLinearUnits,
+    SqueezeExcite,
+    StochasticDepth,
+    WhitenedStem,
+)
 from surgery_plugin.passes import sort_fused_layernorm_last
 
 
@@ -119,3 +127,13 @@ class TestStochasticDepthPerBatch(TestStochasticDepth):
 
     def make_algorithm(self):
         return StochasticDepth(drop_rate=0.5, drop_distribution="uniform", drop_per="batch")
+
+
+class TestWhitenedStem(AlgorithmConformance):
+    """Of patches of 3x3 pixels."""
+
+    def make_algorithm(self):
+        return WhitenedStem()
+
+    def make_model(self):
+        return conv_net()

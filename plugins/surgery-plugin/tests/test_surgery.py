@@ -1,4 +1,4 @@
-"""What all six algorithms share: when they act, what they need, what they refuse and say about a changed model."""
+"""What the algorithms share: when they act, what they need, what they refuse and say about a changed model."""
 
 import copy
 

@@ -19,6 +19,7 @@ ACCELERATE_OFFERS = (
     replace(EVERYTHING, loop="accelerate")
     .without("before_dataloader", why="its loaders fetch a batch ahead; use after_dataloader")
     .without(*_EVALUATION, why="the batches of an evaluation are the user's loop; use eval_start and eval_end")
+    .without("first_batch", why="the loader is the user's; start from weights that the Trainer has made")
     .without("schedulers", why="the user's loop steps those that it has made; set learning rates instead")
     .without("snapshot", "go_back", why="Accelerate saves and loads the run; call accelerator.save_state() in the loop")
 )

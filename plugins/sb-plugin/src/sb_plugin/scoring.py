@@ -17,13 +17,13 @@ from engine_core import Objective
 from engine_core.batch import BatchKey, get_item, map_batch, set_item
 from engine_core.errors import ArgumentError, ArgumentTypeError
 from engine_core.messages import warn
+from engine_core.objective import REDUCED
 
 from .untouched import frozen_buffers, own_randomness
 
 __all__ = [
     "Manner",
     "as_scores",
-    "autocast_of",
     "check_scalable",
     "leaving_no_trace",
     "no_autocast",
@@ -36,7 +36,6 @@ __all__ = [
 T = TypeVar("T")
 
 _MODES = {3: "linear", 4: "bilinear", 5: "trilinear"}
-_REDUCED = {"amp_bf16": torch.bfloat16, "amp_fp16": torch.float16}
 
 
 def check_scalable(inputs: Any) -> None:
@@ -53,11 +52,6 @@ def check_scalable(inputs: Any) -> None:
 def _with_scaled_input(batch: Any, key: BatchKey, scale_factor: float) -> Any:
     twin, inputs = map_batch(copy.copy(batch), lambda leaf: leaf), get_item(batch, key)  # a setter may write to it
     return set_item(twin, key, F.interpolate(inputs, scale_factor=scale_factor, mode=_MODES[inputs.dim()]))
-
-
-def autocast_of(precision: str, device: torch.device) -> AbstractContextManager[Any]:
-    """Return the context in which a forward of this precision runs."""
-    return torch.autocast(device.type, dtype=_REDUCED[precision]) if precision in _REDUCED else nullcontext()
 
 
 def no_autocast(device: torch.device) -> AbstractContextManager[Any]:
@@ -142,7 +136,7 @@ def as_scores(given: Any, n: int, who: str) -> torch.Tensor:
 
 
 def _to_fp32(leaf: Any) -> Any:
-    is_reduced = isinstance(leaf, torch.Tensor) and leaf.dtype in _REDUCED.values()
+    is_reduced = isinstance(leaf, torch.Tensor) and leaf.dtype in REDUCED.values()
     return leaf.float() if is_reduced else leaf
 
 

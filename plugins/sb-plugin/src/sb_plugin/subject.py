@@ -15,9 +15,9 @@ from engine_core import Objective, State
 from engine_core.arguments import check_taken, item_at
 from engine_core.batch import BatchKey, get_item
 from engine_core.errors import ArgumentError, EngineError
-from engine_core.objective import check_objective
+from engine_core.objective import autocast_of, check_objective
 
-from .scoring import Manner, autocast_of, leaving_no_trace, no_autocast, row_losses, score
+from .scoring import Manner, leaving_no_trace, no_autocast, row_losses, score
 
 __all__ = ["Subject"]
 

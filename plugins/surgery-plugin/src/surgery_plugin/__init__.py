@@ -11,6 +11,8 @@ from .gated_linear_units import GatedLinearUnits
 from .squeeze_excite import SqueezeExcite, apply_squeeze_excite
 from .stochastic_block import StochasticBlock, apply_stochastic_depth, scale_drop_rates
 from .stochastic_depth import StochasticDepth
+from .whitened_stem import WhitenedStem
+from .whitening import WhitenedConv2d, apply_whitened_stem
 
 __all__ = [
     "BlurConv2d",
@@ -26,12 +28,15 @@ __all__ = [
     "SqueezeExciteConv2d",
     "StochasticBlock",
     "StochasticDepth",
+    "WhitenedConv2d",
+    "WhitenedStem",
     "apply_blurpool",
     "apply_channels_last",
     "apply_fused_layernorm",
     "apply_gated_linear_units",
     "apply_squeeze_excite",
     "apply_stochastic_depth",
+    "apply_whitened_stem",
     "blur_2d",
     "scale_drop_rates",
 ]

@@ -14,7 +14,8 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from engine_core.needs import WRITABLE
-from engine_core.state import ObservedList, State
+from engine_core.observed import ObservedList
+from engine_core.state import State
 
 from .digest import digest_bytes, digest_tensor, parts_of
 

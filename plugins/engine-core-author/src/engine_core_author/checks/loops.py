@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +20,7 @@ from ..kit import AlgorithmKit, Fault
 from ..runs import SEED, Attempt, Outcome, data_of, described, required_by, seed_parts, weights_of
 from .execution import close
 
-TRIED = ("surgery", "duration", "whole_batch", "row_loss", "closure", "skip_step", "stop")
+TRIED = ("surgery", "first_batch", "duration", "whole_batch", "row_loss", "closure", "skip_step", "stop")
 """The others take several processes, or the Trainer."""
 
 
@@ -77,6 +78,7 @@ class _Loop:
         )
         why = "the check of needs takes it away; declare it"
         self.seam = Loop(state, EVERYTHING if lacks is None else EVERYTHING.without(lacks, why=why))
+        state.loop.peek = None if lacks == "first_batch" else lambda: copy.deepcopy(self._data[0])
         early = kit.make_optimizers(model.parameters()) if lacks == "surgery" else None
         self.seam.init()
         made = kit.make_optimizers(state.model.parameters()) if early is None else early  # type: ignore[union-attr]
