@@ -10,7 +10,6 @@ from engine_core.needs import EVERYTHING, Offers
 _EVALUATION = ("eval_batch_start", "eval_before_forward", "eval_after_forward", "eval_batch_end")
 _UNSCALED = "the scaler of 'fp16' unscales once a step; use mixed_precision='bf16'"
 _SEVERAL_BATCHES = "gradient_accumulation_steps makes a step of several batches; set it to 1"
-_ENDLESS = "the length of training is not known; give EngineLoop(max_duration='10ep')"
 _AVERAGED = "gradients are averaged over processes, whatever rows each has kept; choose in each with scope='rank'"
 _WRAPPED = "DDP knows the parameters it was made with; replace modules at INIT"
 _AWAITED = "DDP waits for all gradients; give DistributedDataParallelKwargs(find_unused_parameters=True)"
@@ -31,7 +30,7 @@ def offers_of(accelerator: Any, version: str, max_duration: Any) -> Offers:
     accumulates, several = accelerator.gradient_accumulation_steps > 1, accelerator.num_processes > 1
     waits = several and not getattr(accelerator.ddp_handler, "find_unused_parameters", False)
     lacks = (
-        (max_duration is None, _ENDLESS, ("duration",)),
+        (max_duration is None, "the length of training is not known; give EngineLoop(max_duration='10ep')", ("duration",)),
         (accelerator.scaler is not None, _UNSCALED, ("closure",)),
         (accumulates, _SEVERAL_BATCHES, ("whole_batch", "closure")),
         (several, _AVERAGED, ("global_batch",)),
