@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from .errors import ArgumentError, did_you_mean
 from .event import Event
 
-__all__ = ["EVERYTHING", "FSDP_OFFERS", "NEEDS", "WRITABLE", "Offers"]
+__all__ = ["ANOTHERS_LOOP", "EVERYTHING", "FSDP_OFFERS", "NEEDS", "WRITABLE", "Offers"]
 
 WRITABLE = ("batch", "outputs", "loss", "model", "optimizers", "schedulers", "metrics", "loss_fn")
 """The fields of State that algorithms write."""
@@ -88,6 +88,11 @@ class Offers:
 
 EVERYTHING = Offers("the Trainer")
 """What the Trainer offers on one process."""
+
+ANOTHERS_LOOP = replace(EVERYTHING, loop="another library's loop").without(
+    "first_batch", why="the loader is not the engine's; start from weights that the Trainer has made"
+)
+"""What a loop may offer at most whose loader is made by another library, or by the user."""
 
 _INSTEAD = "; train with DDP instead, parallel='ddp', or leave it out"
 

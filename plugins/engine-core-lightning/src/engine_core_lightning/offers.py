@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from engine_core.needs import EVERYTHING, Offers
+from engine_core.needs import ANOTHERS_LOOP, Offers
 
 SPLIT_OFFERS = (
-    replace(EVERYTHING, loop="lightning")
+    replace(ANOTHERS_LOOP, loop="lightning")
     .without("before_dataloader", why="Lightning fetches a batch ahead of the step; use after_dataloader")
     .without("snapshot", why="Lightning saves the run, and states of algorithms with it; use its ModelCheckpoint")
     .without("go_back", why="Lightning restores a saved run only before it trains; use fit(ckpt_path=...)")
-    .without("first_batch", why="Lightning makes its loaders after INIT; start from weights that the Trainer has made")
     .without("loss_fn", why="training_step calls a loss of its own; set that one in the LightningModule")
 )
 """Of a run where `loss_fn` names the attribute that `training_step` calls."""

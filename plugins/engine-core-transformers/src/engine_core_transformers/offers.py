@@ -8,15 +8,14 @@ from typing import Any
 from engine_core import ModelLoss, Objective
 from engine_core.errors import UnsupportedError
 from engine_core.losses import with_reduction
-from engine_core.needs import EVERYTHING, Offers
+from engine_core.needs import ANOTHERS_LOOP, Offers
 
 from .logits import LogitsLoss
 
 SPLIT_OFFERS = (
-    replace(EVERYTHING, loop="transformers")
+    replace(ANOTHERS_LOOP, loop="transformers")
     .without("before_dataloader", why="accelerate's loader fetches a batch ahead; listen to after_dataloader")
     .without("snapshot", "go_back", why="checkpoints are the Trainer's; set save_strategy, and resume from one of them")
-    .without("first_batch", why="its loader is made when training starts; start from weights that our Trainer has made")
     .without("loss_fn", why="the loss is fixed when the Trainer is made; give EngineTrainer(loss_fn=...)")
     .without("metrics", why="the Trainer holds the results of evaluations; give EngineTrainer(compute_metrics=...)")
     .without("schedulers", why="the Trainer steps a scheduler of its own; give EngineTrainer(optimizers=...)")
