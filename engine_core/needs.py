@@ -30,6 +30,7 @@ NEEDS: Mapping[str, str] = {
     "stop": "Training can be ended, or paused, after any batch.",
     "snapshot": "A copy of the whole run can be taken after any batch, from which it can be resumed.",
     "go_back": "Weights and states can be restored from a saved run, and training goes on from there.",
+    "epoch_order": "The examples that an epoch loads, and their order, can be given when it starts.",
 }
 """What an algorithm or a callback may need of a loop besides events and fields, with a sentence each."""
 

@@ -20,6 +20,7 @@ ACCELERATE_OFFERS = (
     .without("before_dataloader", why="its loaders fetch a batch ahead; use after_dataloader")
     .without(*_EVALUATION, why="the batches of an evaluation are the user's loop; use eval_start and eval_end")
     .without("schedulers", why="the user's loop steps those that it has made; set learning rates instead")
+    .without("epoch_order", why="the user's loop reads its loader; give that DataLoader a sampler")
     .without("snapshot", "go_back", why="Accelerate saves and loads the run; call accelerator.save_state() in the loop")
 )
 """What it offers on one process, without accumulation and scaler, where `max_duration` is given."""

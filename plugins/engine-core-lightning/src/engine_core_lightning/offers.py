@@ -12,6 +12,7 @@ SPLIT_OFFERS = (
     .without("before_dataloader", why="Lightning fetches a batch ahead of the step; use after_dataloader")
     .without("snapshot", why="Lightning saves the run, and states of algorithms with it; use its ModelCheckpoint")
     .without("go_back", why="Lightning restores a saved run only before it trains; use fit(ckpt_path=...)")
+    .without("epoch_order", why="Lightning reads the loader when its epoch begins; give that DataLoader a sampler")
     .without("loss_fn", why="training_step calls a loss of its own; set that one in the LightningModule")
 )
 """Of a run where `loss_fn` names the attribute that `training_step` calls."""

@@ -16,6 +16,7 @@ SPLIT_OFFERS = (
     replace(EVERYTHING, loop="transformers")
     .without("before_dataloader", why="accelerate's loader fetches a batch ahead; listen to after_dataloader")
     .without("snapshot", "go_back", why="checkpoints are the Trainer's; set save_strategy, and resume from one of them")
+    .without("epoch_order", why="the Trainer makes its loader, and the sampler of it; override its _get_train_sampler")
     .without("loss_fn", why="the loss is fixed when the Trainer is made; give EngineTrainer(loss_fn=...)")
     .without("metrics", why="the Trainer holds the results of evaluations; give EngineTrainer(compute_metrics=...)")
     .without("schedulers", why="the Trainer steps a scheduler of its own; give EngineTrainer(optimizers=...)")
