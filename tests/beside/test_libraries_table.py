@@ -1,4 +1,4 @@
-"""Each of the 17 algorithms in each library's loop does what it does in our Trainer, or is refused with the reason."""
+"""Each of the 18 algorithms in each library's loop does what it does in our Trainer, or is refused with the reason."""
 
 import re
 
@@ -13,17 +13,18 @@ from .cases import ALONE, CASES, check_page, differences, ours, train_ours, weig
 pytestmark = lightning_runs.ITS_WARNINGS
 RUNS = {"accelerate": accelerate_runs, "lightning": lightning_runs, "transformers": transformers_runs}
 REFUSED = {
-    "step": (),
+    "step": ("info_batch",),
     "black box": (
         "carried",
         "cutmix",
         "gradient_penalty",
+        "info_batch",
         "label_smoothing",
         "mixup",
         "selective_backprop",
         "together",
     ),
-    "accumulation": ("carried", "gradient_penalty", "sam"),
+    "accumulation": ("carried", "gradient_penalty", "info_batch", "sam"),
 }
 """By setting, the cases that each adapter has to refuse."""
 
@@ -40,8 +41,8 @@ def test_a_case_is_equal_to_ours_or_refused_or_differs_by_a_written_reason(libra
         assert found == (f"differs: {differs[setting, case]}" if (setting, case) in differs else "equal")
 
 
-def test_the_cases_are_the_17_and_what_is_compared_changes_with_them():
-    assert len(ALONE) == 17
+def test_the_cases_are_the_18_and_what_is_compared_changes_with_them():
+    assert len(ALONE) == 18
     plain = ours("none")
     # The same sum, computed otherwise.
     assert [case for case in ALONE if not differences(ours(case), plain)] == ["fused_layernorm"]

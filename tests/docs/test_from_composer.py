@@ -20,7 +20,9 @@ COMPOSER = json.loads((Path(__file__).parent / "composer.json").read_text())
 
 RENAMED = {"FusedLayerNorm": "LowPrecisionLayerNorm"}
 PAIRS = runpy.run_path(str(DOCS / "pairs.py"))
-ALGORITHMS = {type(made).__name__: type(made) for made in map(PAIRS["make"], PAIRS["algorithm_names"]())}
+WITHOUT_COUNTERPART = {"info_batch"}
+MADE = [PAIRS["make"](name) for name in PAIRS["algorithm_names"]() if name not in WITHOUT_COUNTERPART]
+ALGORITHMS = {type(made).__name__: type(made) for made in MADE}
 CALLED = {
     **ALGORITHMS, "Engine": Engine, "Trainer": Trainer, "Trainer.fit": Trainer.fit, "Trainer.eval": Trainer.eval,
     "Trainer.predict": Trainer.predict,

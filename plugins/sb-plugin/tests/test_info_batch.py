@@ -5,7 +5,7 @@ import torch
 from parts import Memory, at, linear, net, same, trainer
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Subset, TensorDataset
+from torch.utils.data import DataLoader, RandomSampler, Subset, SubsetRandomSampler, TensorDataset
 
 from engine_core import Loss, Objective
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
@@ -278,6 +278,16 @@ def test_ids_that_are_not_the_places_of_examples_are_refused():
 def test_the_loader_is_refused_in_the_first_epoch():
     with pytest.raises(ArgumentError, match="the train_dataloader, a list with no sampler, can't be put in order"):
         run(InfoBatch(), list(loader()))
+
+
+@pytest.mark.parametrize(
+    "sampler", [SubsetRandomSampler(range(20)), RandomSampler(range(ROWS), replacement=True), RandomSampler(range(9))]
+)
+def test_a_sampler_that_leaves_examples_out_is_refused_as_they_may_be_for_validation(sampler):
+    with pytest.raises(
+        ArgumentError, match=r"RandomSampler does not load each of them once: give DataLoader\(Subset\("
+    ):
+        run(InfoBatch(), loader(shuffle=False, sampler=sampler))
 
 
 def test_it_is_refused_beside_what_chooses_rows_too_or_mixes_them():

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import torch
+from torch.utils.data import RandomSampler, SequentialSampler
 
 from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, Loss, State
 from engine_core.arguments import check_key, check_number, check_whole
@@ -149,6 +150,7 @@ class InfoBatch(Algorithm):
         if size is None:
             state.order_of_epoch([0])  # it says why, if the loader takes no order
             raise ArgumentError("info_batch has to know how many examples there are: give the dataset a __len__")
+        _check_sampler(getattr(loader, "sampler", None), size)
         ids = ids_in_order(loader.dataset, size)  # type: ignore[union-attr]  # which has a size
         plan = self._plan_of(state)
         if plan is None:  # else EPOCH_START fires again, after an exception
@@ -200,6 +202,19 @@ class InfoBatch(Algorithm):
             self.load_state_dict(self._loaded)
             self._loaded = {}
         return run
+
+
+def _check_sampler(sampler: Any, size: int) -> None:
+    """Raise for a sampler that does not load each example once: it may keep some for validation."""
+    if type(sampler) not in (RandomSampler, SequentialSampler) or len(sampler) != size or _repeats(sampler):
+        raise ArgumentError(
+            f"info_batch chooses among all examples, and the train_dataloader's {type(sampler).__name__} "
+            "does not load each of them once: give DataLoader(Subset(dataset, indices), batch_size=..., shuffle=True)"
+        )
+
+
+def _repeats(sampler: Any) -> bool:
+    return bool(getattr(sampler, "replacement", False))
 
 
 def _generator(state: State, what: str) -> torch.Generator:
