@@ -206,9 +206,10 @@ def settings_of(number):
         chosen = [name for name in chosen if name not in ("selective_backprop", "mixup", "cutmix")]
     optimizer = draw.choice(sorted(OPTIMIZERS))
     duration, metrics = draw.choice(["2ep", "3ep", "7ba", "9ba", "50sp"]), draw.choice(sorted(METRICS))
-    loader = drawn_loader(draw)
-    if "info_batch" in chosen:  # it gives the order
-        loader["kind"] = "shuffled"
+    loader, evaluated = drawn_loader(draw), [drawn_loader(draw) for _ in range(draw.choice([1, 1, 2]))]
+    if "info_batch" in chosen:  # it gives the order of one loader for all ranks
+        loader.update(kind="shuffled", sampler="random")
+        evaluated = [{**each, "kind": "list", "sampler": "random"} for each in evaluated]
     return {
         "algorithms": [[name, draw.choice(FORMS.get(name, [ARGUMENTS.get(name, {})]))] for name in chosen],
         "precision": draw.choice(["fp32", "fp32", "amp_bf16"]),
@@ -224,7 +225,7 @@ def settings_of(number):
         "batch_size": draw.choice([5, 7, 8]),
         "drop_last": draw.random() < 0.3,
         "data": loader,
-        "evaluated": [drawn_loader(draw) for _ in range(draw.choice([1, 1, 2]))],
+        "evaluated": evaluated,
         "callbacks": draw.sample(CALLBACKS if metrics != "none" else CALLBACKS[:-1], draw.randrange(3)),
         "stops": [[draw.choice(STOPS), draw.choice([1, 2, 3, 4, 5, 6, 8]), draw.random() < 0.7] for _ in PHASES[2:]],
         "seed": draw.randrange(1000),
