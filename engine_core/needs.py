@@ -31,6 +31,7 @@ NEEDS: Mapping[str, str] = {
     "stop": "Training can be ended, or paused, after any batch.",
     "snapshot": "A copy of the whole run can be taken after any batch, from which it can be resumed.",
     "go_back": "Weights and states can be restored from a saved run, and training goes on from there.",
+    "epoch_order": "The examples that an epoch loads, and their order, can be given when it starts.",
 }
 """What an algorithm or a callback may need of a loop besides events and fields, with a sentence each."""
 
@@ -89,8 +90,10 @@ class Offers:
 EVERYTHING = Offers("the Trainer")
 """What the Trainer offers on one process."""
 
-ANOTHERS_LOOP = replace(EVERYTHING, loop="another library's loop").without(
-    "first_batch", why="the loader is not the engine's; start from weights that the Trainer has made"
+ANOTHERS_LOOP = (
+    replace(EVERYTHING, loop="another library's loop")
+    .without("first_batch", why="the loader is not the engine's; start from weights that the Trainer has made")
+    .without("epoch_order", why="the loader is not the engine's; give that DataLoader a sampler")
 )
 """What a loop may offer at most whose loader is made by another library, or by the user."""
 

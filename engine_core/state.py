@@ -72,6 +72,7 @@ class LoopControl:
         peek: returns a copy of the first batch that `fit` will train on, which is trained on all the same; for
             `State.peek_batch`. None at other events than INIT and FIT_START, or if the loop has none.
         awaits_weights: do loaded weights follow INIT, or no training? Then INIT need not compute any from data.
+        put_in_order: see `State.order_of_epoch`; None but at EPOCH_START, and if the loop has none.
         stop_requested, pause_requested: is `fit` asked to end, and will a resumed run continue from there?
         pause_agreed: do all of several processes know of the pause? Only then it counts.
         stop_reason: why, if whatever asked said so.
@@ -86,6 +87,7 @@ class LoopControl:
     go_back: Callable[[Checkpoint], None] | None = None
     peek: Callable[[], Any] | None = None
     awaits_weights: bool = False
+    put_in_order: Callable[[Any], None] | None = None
     stop_requested: bool = False
     pause_requested: bool = False
     pause_agreed: bool = False
@@ -113,7 +115,7 @@ class State(_Referable):
         max_duration: the length of the whole training, the horizon of schedules.
         precision: `fp32`, `amp_bf16` or `amp_fp16`.
         seed: what every random draw of the run derives from; an Engine draws one if it is None.
-        false_length: what `len(train_dataloader)` says, and how many batches an epoch gave, if that is another number.
+        false_length: what `len(train_dataloader)` says, and how many batches an epoch gives, if that is another number.
         loaded_from: the checkpoint that the run continues from, if there is one.
         loop: what the loop offers, and what it was asked for.
         config: the content of the file that describes the run, if one does; savers keep it.
@@ -290,10 +292,24 @@ class State(_Referable):
             )
         self.batch = set_item(self.batch, key, value)
 
+    @property
+    def dataset_size(self) -> int | None:
+        """How many examples the train loader's dataset has; None if that is not known."""
+        return length_of(getattr(self.train_dataloader, "dataset", None))
+
+    def order_of_epoch(self, indices: Any) -> None:
+        """Load these examples of the train loader's dataset in this epoch, in this order; for EPOCH_START.
+
+        Args:
+            indices: whole numbers from 0, a sequence or a tensor (n,); fewer than the dataset has, or repeated.
+        """
+        if self.loop.put_in_order is None:
+            raise EngineError("an epoch's order is given at EPOCH_START, in a loop that takes it: the Trainer's does")
+        self.loop.put_in_order(indices)
+
     def stop_training(self, why: str | None = None) -> None:
         """Ask the loop to end `fit` after the current batch; the run is then complete."""
-        loop = self.loop
-        loop.stop_requested, loop.pause_requested, loop.stop_reason = True, False, why
+        self.loop.stop_requested, self.loop.pause_requested, self.loop.stop_reason = True, False, why
 
     def pause_training(self, why: str | None = None) -> None:
         """Ask the loop to end `fit` after the current batch, as a signal does: the run is saved and can be resumed.

@@ -5,13 +5,12 @@ from __future__ import annotations
 import copy
 import itertools
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
 from torch.utils import data as torch_data
-from torch.utils.data.distributed import DistributedSampler
 
 from ..errors import ArgumentError, CheckpointError, CheckpointWarning, DurationWarning, EngineError
 from ..messages import is_of_user, plural, warn
@@ -22,8 +21,10 @@ from .loaders import (
     IndexOrder,
     ListOrder,
     as_if_started,
+    checked_order,
     entry_of,
     extent_of,
+    in_batches,
     is_skippable,
     keeps_position,
     of_loader,
@@ -32,8 +33,10 @@ from .loaders import (
     put_back,
     restart_generators,
     restart_workers,
+    saved_order,
     set_epoch,
     size_of,
+    without_index,
 )
 
 Ends = Literal["with the first", "with the last", "alone"]
@@ -140,7 +143,7 @@ def drawing_as_rank_0(loader: Any, state: State, device: torch.device) -> Iterat
 
 def check_dealable(loader: Any, label: str, ranks: Ranks) -> None:
     """Raise on all ranks if the rows of a loader can't be dealt by index, or if the ranks have different rows."""
-    if (kind := _without_index(loader)) is not None:
+    if (kind := without_index(loader)) is not None:
         raise ArgumentError(
             f"the rows of the loader {label!r}, {kind}, can't be dealt to {ranks.size} ranks: give torch's DataLoader, "
             "which is read by index, or loaders of each rank's own rows and Trainer(parallel=DDP(data='local'))"
@@ -155,23 +158,6 @@ def check_dealable(loader: Any, label: str, ranks: Ranks) -> None:
             found_here = f"{what} of rank {', '.join(others)} is not that of rank 0"
             remedy = f", so seed before you {act}, with torch.manual_seed(...) or generator="
             raise _different(label, found_here, remedy)
-
-
-def _without_index(loader: Any) -> str | None:
-    """Return what a loader is that is not read by index, from a position that all ranks know."""
-    kind = f"a {type(loader).__name__}"
-    if isinstance(loader, (list, tuple)):
-        return None
-    if not isinstance(loader, torch_data.DataLoader) or type(loader).__iter__ is not torch_data.DataLoader.__iter__:
-        return kind
-    if isinstance(loader.dataset, torch_data.IterableDataset):
-        return f"{kind} of an IterableDataset"
-    if loader.batch_sampler is None:
-        return f"{kind} with batch_size=None"
-    samplers = (loader.sampler, getattr(loader.batch_sampler, "sampler", None))
-    if any(isinstance(sampler, DistributedSampler) for sampler in samplers):
-        return f"{kind} with a DistributedSampler"
-    return f"{kind} with a position of its own" if keeps_position(loader) else None
 
 
 def _different(label: str, found: str, remedy: str) -> EngineError:
@@ -200,10 +186,27 @@ class Feed:
         self._state = state
         self._device = device
         self._began: dict[str, Any] = {}
+        self._order: torch.Tensor | None = None
+        """The examples that the epoch loads, where an algorithm gave them."""
         self.dealt: Dealt | None = None
         """What deals the batches to this rank, if there are others."""
         self.is_local = is_local
         """Does the loader give the rows of this rank only?"""
+
+    def taker_of_order(self, *, has_begun: bool) -> Callable[[Any], None]:
+        """Return what takes the order of the next epoch; one that has begun keeps the order that it has."""
+        if has_begun:
+            return lambda _: None
+        self._forget_order()
+
+        def take(indices: Any) -> None:
+            if self._order is not None:
+                raise EngineError("another algorithm gave the order of this epoch already: leave one of them out")
+            if self.is_local:
+                raise ArgumentError("an epoch's order is that of all ranks: give all one DataLoader, parallel='ddp'")
+            self._order = checked_order(self._state.train_dataloader, indices)
+
+        return take
 
     def start_epoch(self) -> Iterator[Any]:
         """Return an iterator over the train loader, and set the epoch of a distributed sampler."""
@@ -217,13 +220,15 @@ class Feed:
 
     def _begin(self, loader: Any) -> Iterator[Any]:
         try:
-            if self._dealing is None and (not is_skippable(loader) or loader.num_workers):  # they take indices at once
+            is_read = self._dealing is None and self._order is None
+            if is_read and (not is_skippable(loader) or loader.num_workers):  # they take indices at once
                 return self._begin_at(iter(loader), 0)
             # torch would draw the order at the first batch, after whatever callbacks draw before it.
-            order = order_of(loader, self._dealing)
+            order = self._ordered(order_of(loader, self._dealing))
             return self._begin_at(order.skip(loader, 0), 0, order)
         except Exception:
             self._restart_epoch(loader, self._began)  # a run that is saved now starts the epoch again
+            self._forget_order()
             raise
 
     def position(self, *, in_epoch: bool) -> dict[str, Any]:
@@ -236,7 +241,7 @@ class Feed:
         if keeps_position(loader):
             position["loader"] = loader.state_dict()
         if in_epoch:
-            position |= {"began": self._began, "taken": self.taken}
+            position |= {"began": self._began, "taken": self.taken, "order": self._order}
         return position
 
     def look_ahead(self, batches: Any) -> Iterator[Any]:
@@ -262,6 +267,10 @@ class Feed:
         """Keep how many batches the epoch gave, if its loader says something else; the first one is warned of."""
         state = self._state
         known, said = state.false_length, length_of(state.train_dataloader)
+        if self._order is not None:
+            self._forget_order()
+            state.dataloader_len = train_length(state)
+            return
         if said is None or not self.taken or self.taken in (train_length(state), state.dataloader_len):
             return
         if state.world_size > 1 and self.is_local:  # it ends where the shortest does, which another warning says
@@ -285,6 +294,7 @@ class Feed:
             if not isinstance(gave, list) or list(map(type, gave)) != [int, int]:
                 raise CheckpointError(f"the checkpoint has no valid length of the train_dataloader: {gave!r:.80}")
             self._state.false_length = gave[0], gave[1]
+        self._order = saved_order(loader, position.get("order"))  # older versions saved none
         if (why := _difference(loader, position)) is not None:
             if in_epoch:
                 raise CheckpointError(f"{why}: to resume in mid-epoch, the loader has to match the saved one")
@@ -331,13 +341,15 @@ class Feed:
         self._began = dict(began)
 
     def _resume_epoch(self, position: Mapping[str, Any], own: list[torch.Tensor]) -> Iterator[Any]:
-        began, taken, length = entry_of(position, "began", dict), entry_of(position, "taken", int), position["batches"]
+        began, taken = entry_of(position, "began", dict), entry_of(position, "taken", int)
         loader: Any = self._enter_epoch()
-        has_order = is_skippable(loader) or self._dealing is not None
+        length = position["batches"] if self._order is None else self._state.dataloader_len
+        has_order = is_skippable(loader) or self._dealing is not None or self._order is not None
         if taken < 0 or (length is not None and taken > length and (has_order or isinstance(loader, (list, tuple)))):
             raise CheckpointError(f"the checkpoint was saved after {taken} of {length} batches of the epoch")
         # Before the generators go back: starting workers draws, and the saved run did so in an earlier epoch.
         order = restart_workers(loader, persists=entry_of(began, "persists", bool), ranks=self._dealing)
+        order = self._ordered(order)
         self._restart_epoch(loader, began)
         iterator = order.skip(loader, taken) if order is not None and has_order else _without_the_first(loader, taken)
         put_back(loader, own)  # last: skipping draws from them, and so may a collate_fn
@@ -357,9 +369,18 @@ class Feed:
         """The ranks among which the rows of each batch are dealt here, None if the loader does so or there is one."""
         return None if self._state.world_size == 1 or self.is_local else self._state.ranks
 
+    def _forget_order(self) -> None:
+        if self._order is not None:
+            self._order = self._state.false_length = None
+
+    def _ordered(self, order: Any) -> Any:
+        return order if self._order is None else order.follow(self._order)
+
     def _enter_epoch(self) -> Any:
-        enter_loader(self._state)
         loader: Any = self._state.train_dataloader
+        if self._order is not None:  # the length of this epoch, and not of the next
+            self._state.false_length = len(loader), len(in_batches(loader.batch_sampler, self._order))
+        enter_loader(self._state)
         set_epoch(loader, self._state.timestamp.epoch)
         return loader
 

@@ -137,6 +137,23 @@ def extent_of(loader: Any) -> list[int]:
     return [batches, rows, *(zlib.crc32(repr(marks).encode()) for marks in (splits, rows_0))]
 
 
+def without_index(loader: Any) -> str | None:
+    """Return what a loader is that is not read by index, from a position that all ranks know."""
+    kind = f"a {type(loader).__name__}"
+    if isinstance(loader, (list, tuple)):
+        return None
+    if not isinstance(loader, torch_data.DataLoader) or type(loader).__iter__ is not torch_data.DataLoader.__iter__:
+        return kind
+    if isinstance(loader.dataset, torch_data.IterableDataset):
+        return f"{kind} of an IterableDataset"
+    if loader.batch_sampler is None:
+        return f"{kind} with batch_size=None"
+    samplers = (loader.sampler, getattr(loader.batch_sampler, "sampler", None))
+    if any(isinstance(sampler, DistributedSampler) for sampler in samplers):
+        return f"{kind} with a DistributedSampler"
+    return f"{kind} with a position of its own" if keeps_position(loader) else None
+
+
 def has_persistent_workers(loader: Any) -> bool:
     """Does a loader have workers that persist from one epoch to the next?"""
     return isinstance(loader, torch_data.DataLoader) and loader.persistent_workers
@@ -195,11 +212,17 @@ class IndexOrder:
         self.sizes: deque[int] = deque()
         self._name = "sampler" if loader.batch_sampler is None else "batch_sampler"
         self._whole: Any = getattr(loader, self._name)
+        self._given: torch_data.BatchSampler | None = None
         self._passes: list[Callable[[], Iterable[Any]]] = []
+
+    def follow(self, order: torch.Tensor) -> IndexOrder:
+        """Read the examples at these places (n,) instead of the sampler's; return itself."""
+        self._given = in_batches(self._whole, order)
+        return self
 
     def __iter__(self) -> Iterator[Any]:
         """Start a pass only at its first batch: torch creates more iterators than it uses."""
-        batches = self._passes.pop(0)() if self._passes else self._whole
+        batches = self._passes.pop(0)() if self._passes else self._source
         if self._ranks is None:
             yield from batches
             return
@@ -209,7 +232,11 @@ class IndexOrder:
             yield batch[start:stop] if start < stop else batch[:1]  # of a rank without rows, a placeholder
 
     def __len__(self) -> int:
-        return len(self._whole)
+        return len(self._source)
+
+    @property
+    def _source(self) -> Any:
+        return self._whole if self._given is None else self._given
 
     def pass_by(self, loader: torch_data.DataLoader[Any]) -> None:
         """Make the loader create an iterator that reads nothing."""
@@ -222,7 +249,7 @@ class IndexOrder:
 
         @functools.cache
         def rest() -> Iterator[Any]:
-            whole = iter(self._whole)
+            whole = iter(self._source)
             drawn.extend(itertools.islice(whole, max(batches, 1)))
             return itertools.chain(drawn[batches:], whole)
 
@@ -231,7 +258,8 @@ class IndexOrder:
         rest()  # after torch has drawn the workers' seed, and before anything else draws
         if self._ranks is None:
             return iterator
-        mark = zlib.crc32(repr(drawn[0] if drawn else None).encode())
+        found = self._given.sampler if self._given is not None else drawn[0] if drawn else None
+        mark = zlib.crc32(repr(found).encode())
         marks = [mark for (mark,) in self._ranks.table([mark])]
         if others := [str(rank) for rank, mark in enumerate(marks) if mark != marks[0]]:
             raise EngineError(
@@ -255,6 +283,46 @@ class IndexOrder:
             attributes[self._name], attributes["worker_init_fn"] = self._whole, given
             if (running := getattr(loader, "_iterator", None)) is not None:
                 running._index_sampler = self._whole  # noqa: SLF001
+
+
+def in_batches(batches: torch_data.BatchSampler, order: torch.Tensor) -> torch_data.BatchSampler:
+    """Return the batches of examples in an order, as large as those of a loader's own batch sampler."""
+    return torch_data.BatchSampler(order.tolist(), batches.batch_size, batches.drop_last)
+
+
+def checked_order(loader: Any, indices: Any) -> torch.Tensor:
+    """Return an order (n,) in which a loader's examples can be read, as a copy.
+
+    Raises:
+        ArgumentError: (a ValueError) if they can't.
+    """
+    own: Any = getattr(loader, "batch_sampler", None)
+    if (kind := without_index(loader)) is None and type(own) is not torch_data.BatchSampler:
+        what = f"{type(own).__name__} of its own" if isinstance(loader, torch_data.DataLoader) else "no sampler"
+        kind = f"a {type(loader).__name__} with {what}"
+    if kind is not None:
+        raise ArgumentError(
+            f"the examples of the train_dataloader, {kind}, can't be put in order: give "
+            "DataLoader(dataset, batch_size=..., shuffle=True), whose dataset has examples by index"
+        )
+    order, size = torch.as_tensor(indices), length_of(loader.dataset)
+    if order.dim() != 1 or order.dtype is torch.bool or order.is_floating_point() or order.is_complex():
+        raise ArgumentError(f"an epoch's order has to be whole numbers (n,), not {order.dtype} {tuple(order.shape)}")
+    order = order.to("cpu", torch.int64, copy=True)
+    if not len(in_batches(own, order)):
+        raise ArgumentError(f"an epoch's order of {len(order)} examples gives no batch: leave no epoch empty")
+    lowest, highest = (int(each) for each in order.aminmax())
+    if lowest < 0 or (size is not None and highest >= size):
+        raise ArgumentError(f"an epoch's order goes from {lowest} to {highest}, and the dataset has {size} examples")
+    return order
+
+
+def saved_order(loader: Any, order: Any) -> torch.Tensor | None:
+    """Return the order of a saved epoch, None if it had none; raise a CheckpointError for what is not this loader's."""
+    try:
+        return None if order is None else checked_order(loader, order)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise CheckpointError(f"the checkpoint has no valid order of the train_dataloader: {error}") from error
 
 
 class ListOrder:

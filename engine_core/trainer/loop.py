@@ -99,7 +99,9 @@ def loop_of(session: Session, end: Time) -> tuple[Callable[[], None], Callable[[
             end_epoch()
             return
         if session.batches is None or status.reopens_epoch:
+            state.loop.put_in_order = feed.taker_of_order(has_begun=session.batches is not None)
             seam.epoch_start()
+            state.loop.put_in_order = None
         if session.batches is None:
             try:
                 session.batches = feed.start_epoch()
@@ -393,7 +395,7 @@ def run_fit(session: Session, end: Time) -> None:
             raise
         finally:
             seam.end_fit()
-            state.loop.snapshot, state.loop.go_back = None, None
+            state.loop.snapshot = state.loop.go_back = state.loop.put_in_order = None
     elapsed = state.get_elapsed_duration()
     if elapsed is not None and elapsed.value >= 1 and state.loaded_from is None and not state.loop.pause_requested:
         warn_of_idle(session.engine.members, state)

@@ -1,4 +1,4 @@
-"""What each trainer runs: a net, data, the 18 algorithms of this repository; and what our Trainer makes of them."""
+"""What each trainer runs: a net, data, the 19 algorithms of this repository; and what our Trainer makes of them."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ CASES = {
     "fused_layernorm": {"fused_layernorm": {}},
     "gated_linear_units": {"gated_linear_units": {}},
     "gradient_penalty": {"gradient_penalty": {"weight": 0.01}},
+    "info_batch": {"info_batch": {}},
     "label_smoothing": {"label_smoothing": {}},
     "layer_freezing": {"layer_freezing": {"start": 0.2, "level": 0.5}},
     "mixup": {"mixup": {}},

@@ -1,4 +1,4 @@
-"""Each of the 18 algorithms in each library's loop does what it does in our Trainer, or is refused with the reason."""
+"""Each of the 19 algorithms in each library's loop does what it does in our Trainer, or is refused with the reason."""
 
 import re
 
@@ -13,18 +13,19 @@ from .cases import ALONE, CASES, check_page, differences, ours, train_ours, weig
 pytestmark = lightning_runs.ITS_WARNINGS
 RUNS = {"accelerate": accelerate_runs, "lightning": lightning_runs, "transformers": transformers_runs}
 REFUSED = {
-    "step": ("whitened_stem",),
+    "step": ("info_batch", "whitened_stem"),
     "black box": (
         "carried",
         "cutmix",
         "gradient_penalty",
+        "info_batch",
         "label_smoothing",
         "mixup",
         "selective_backprop",
         "together",
         "whitened_stem",
     ),
-    "accumulation": ("carried", "gradient_penalty", "sam", "whitened_stem"),
+    "accumulation": ("carried", "gradient_penalty", "info_batch", "sam", "whitened_stem"),
 }
 """By setting, the cases that each adapter has to refuse."""
 

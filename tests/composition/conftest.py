@@ -8,8 +8,10 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from engine_core import Trainer
+from engine_core.algorithm import algorithm_metadata
 from engine_core.registry import Registry
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -93,8 +95,17 @@ def make(name):
     return Registry.scan().load("algorithms", name)(**{**ARGUMENTS.get(name, {}), **given})
 
 
+def data_for(algorithms):
+    """Return the batches, or a loader of them by index for an algorithm that gives their order."""
+    if not any("epoch_order" in algorithm_metadata(each).needs for each in algorithms):
+        return BATCHES[:-1]
+    rows = TensorDataset(*map(torch.cat, zip(*BATCHES[:-1], strict=True)))
+    return DataLoader(rows, 32, collate_fn=lambda found: tuple(default_collate(found)))
+
+
 def trainer_of(algorithms, **options):
     """Return a trainer for two epochs on digits, with an evaluation after each."""
+    algorithms = list(algorithms)
     model = digits_net()
     given = {
         "loss_fn": nn.CrossEntropyLoss(),
@@ -106,7 +117,7 @@ def trainer_of(algorithms, **options):
         "device": "cpu",
         **options,
     }
-    return Trainer(model, BATCHES[:-1], algorithms=list(algorithms), **given)
+    return Trainer(model, data_for(algorithms), algorithms=algorithms, **given)
 
 
 def weights(trainer):

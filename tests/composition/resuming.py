@@ -38,6 +38,7 @@ ROWS, PHASES = 20, ("whole", "stopped", "resumed", "again")
 FORMS = {
     "cutout": [{}, {"num_holes": 2, "length": 0.3}],
     "ema": [{"decay": 0.9}, {"decay": 0.5, "update_interval": "3ba"}],
+    "info_batch": [{}, {"r": 0.8, "delta": 1}],
     "layer_freezing": [{"start": 0.2, "level": 0.5}, {"start": 0.0, "level": 1.0}],
     "mixup": [{}, {"interpolate_loss": True}],
     "cutmix": [{}, {"interpolate_loss": True}],
@@ -201,8 +202,14 @@ def settings_of(number):
     chosen += draw.sample(others, draw.randrange(4) if chosen else 0)
     if {"ema", "swa"} <= set(chosen):  # they exclude each other
         chosen.remove(max("ema", "swa", key=chosen.index))
+    if "info_batch" in chosen:
+        chosen = [name for name in chosen if name not in ("selective_backprop", "mixup", "cutmix")]
     optimizer = draw.choice(sorted(OPTIMIZERS))
     duration, metrics = draw.choice(["2ep", "3ep", "7ba", "9ba", "50sp"]), draw.choice(sorted(METRICS))
+    loader, evaluated = drawn_loader(draw), [drawn_loader(draw) for _ in range(draw.choice([1, 1, 2]))]
+    if "info_batch" in chosen:  # it gives the order of one loader for all ranks
+        loader.update(kind="shuffled", sampler="random")
+        evaluated = [{**each, "kind": "list", "sampler": "random"} for each in evaluated]
     return {
         "algorithms": [[name, draw.choice(FORMS.get(name, [ARGUMENTS.get(name, {})]))] for name in chosen],
         "precision": draw.choice(["fp32", "fp32", "amp_bf16"]),
@@ -217,8 +224,8 @@ def settings_of(number):
         "save_interval": draw.choice(["1ba", "1ba", "2ba", "1ep", "11sp"]),
         "batch_size": draw.choice([5, 7, 8]),
         "drop_last": draw.random() < 0.3,
-        "data": drawn_loader(draw),
-        "evaluated": [drawn_loader(draw) for _ in range(draw.choice([1, 1, 2]))],
+        "data": loader,
+        "evaluated": evaluated,
         "callbacks": draw.sample(CALLBACKS if metrics != "none" else CALLBACKS[:-1], draw.randrange(3)),
         "stops": [[draw.choice(STOPS), draw.choice([1, 2, 3, 4, 5, 6, 8]), draw.random() < 0.7] for _ in PHASES[2:]],
         "seed": draw.randrange(1000),

@@ -25,6 +25,10 @@ DECLARED = {  # with default arguments: the needs and the events
     "fused_layernorm": ("surgery", "init"),
     "gated_linear_units": ("surgery", "init"),
     "gradient_penalty": ("create_graph whole_batch", "before_forward after_forward before_backward"),
+    "info_batch": (
+        "duration whole_batch row_loss epoch_order",
+        "init after_load fit_start epoch_start before_train_batch after_loss batch_end",
+    ),
     "label_smoothing": ("", "before_loss after_loss"),
     "layer_freezing": ("freezing duration", "batch_start batch_checkpoint epoch_checkpoint"),
     "mixup": ("", f"{STEP} before_loss after_loss after_train_batch"),
@@ -77,7 +81,7 @@ def refused(**listed):
 
 
 def test_each_of_the_18_needs_these_and_has_these_events():
-    assert len(NAMES) == 18
+    assert len(NAMES) == 19
     declared = {name: (algorithm.metadata.needs, algorithm.metadata.events) for name, algorithm in made().items()}
     assert declared == {
         name: (tuple(needs.split()), tuple(map(Event, events.split()))) for name, (needs, events) in DECLARED.items()

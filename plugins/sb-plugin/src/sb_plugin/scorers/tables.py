@@ -107,7 +107,7 @@ class Carried(ByTable):
     def __init__(self, ranks: Ranks, index_key: BatchKey, momentum: float, device: torch.device) -> None:
         super().__init__(ranks, index_key)
         self._momentum = momentum
-        self._table = LossTable(device)
+        self.table = LossTable(device)
         self._unanswered = 0
         self._rows_left = 0
         self._found: list[torch.Tensor] | None = None
@@ -126,7 +126,7 @@ class Carried(ByTable):
                 "them at AFTER_LOSS, after BEFORE_TRAIN_BATCH, from state.outputs; let this loop fire both, or use "
                 "scorer='forward'"
             )
-        scores = self._table.look_up(self.gathered_ids(subject, state, batch)[0])
+        scores = self.table.look_up(self.gathered_ids(subject, state, batch)[0])
         if log is not None:
             log["unseen"] = int((scores == math.inf).sum())
         return scores.nan_to_num(nan=math.nan, posinf=torch.finfo(scores.dtype).max)
@@ -157,17 +157,17 @@ class Carried(ByTable):
             nothing = torch.empty(0, 2, dtype=torch.float64, device=subject.device)
             found, _ = self.ranks.gather(torch.cat([nothing, *(self._found or ())]))
             ids, losses, self._found = found[:, 0].long(), found[:, 1].float(), None
-        self._table.record(ids, losses, self._momentum, keep_finite=True)
+        self.table.record(ids, losses, self._momentum, keep_finite=True)
         self._unanswered = 0
 
     def state_dict(self) -> dict[str, Any]:
         """Return the table."""
-        return self._table.state_dict()
+        return self.table.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned; a run with a scoring forward has kept no table."""
         if "table" in state:
-            self._table.load_state_dict(state)
+            self.table.load_state_dict(state)
 
 
 def _filled_up(rows: torch.Tensor, n: int) -> torch.Tensor:
