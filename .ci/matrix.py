@@ -64,14 +64,14 @@ AT_FLOORS = [f"tests/train/test_{name}*.py" for name in (
 # Of the tests of PARTS: those that need no torch, and those that run at the floors.
 OF_PARTS_WITHOUT_TORCH = ["plugins/engine-core-report/tests", *(
     f"plugins/engine-core-study/tests/test_{name}.py" for name in (
-        "simulated_studies", "statistics", "study_costs", "study_file", "study_order", "study_words",
+        "simulated_studies", "statistics", "study_costs", "study_file", "study_order", "study_words", "study_writing",
     )
 ), *(
     f"plugins/engine-core-author/tests/test_{name}.py" for name in ("author_imports", "doctor*", "plugins_new*")
 )]  # fmt: skip
 OF_PARTS_AT_FLOORS = ["plugins/engine-core-report/tests", *(
     f"plugins/engine-core-study/tests/test_{name}.py" for name in (
-        "statistics", "study_costs", "study_file", "study_runs",
+        "statistics", "study_costs", "study_file", "study_runs", "study_writing",
     )
 ), *(
     f"plugins/engine-core-author/tests/test_{name}*.py" for name in ("audit", "conformance", "doctor_", "plugins_new")
