@@ -14,7 +14,7 @@ from engine_core_study import study
 MADE = """\
 import torch
 from engine_core import Trainer
-from study_parts import make_loader
+from study_parts import Noise, make_loader
 
 calls = []
 
@@ -25,7 +25,8 @@ def make(seed, algorithms, **changes):
     model = torch.nn.Linear(4, 2)
     given = {"eval_dataloader": {"test": make_loader("test")}, "loss_fn": torch.nn.functional.cross_entropy}
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    given |= {"max_duration": "1ep", "optimizers": optimizer, "algorithms": algorithms, "progress_bar": False}
+    given |= {"max_duration": "1ep", "optimizers": optimizer, "algorithms": [Noise() for _ in algorithms]}
+    given |= {"progress_bar": False}
     return Trainer(model, make_loader("train"), **{**given, **changes})
 
 

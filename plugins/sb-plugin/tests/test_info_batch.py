@@ -320,7 +320,15 @@ def test_the_kept_fraction_is_logged_when_an_epoch_begins():
     assert found == [len(ids[epoch]) / ROWS for epoch in range(7)]
 
 
-@pytest.mark.parametrize("others", [[], [("sam", {"rho": 0.05})]])
+def ascend_and_repeat(state):
+    """Compute the gradients again at other weights, as SAM does."""
+    weight = next(state.model.parameters()).data
+    weight += 0.1
+    state.loop.closure()
+    weight -= 0.1
+
+
+@pytest.mark.parametrize("others", [[], [at("after_train_batch", ascend_and_repeat)]])
 def test_the_losses_of_the_first_forward_of_a_step_are_recorded(others):
     algorithm, first, table = InfoBatch(delta=1), {}, torch.zeros(ROWS)
 
@@ -329,7 +337,8 @@ def test_the_losses_of_the_first_forward_of_a_step_are_recorded(others):
             table[state.batch[2]] = F.cross_entropy(state.outputs.detach(), state.batch[1], reduction="none")
 
     noting = at("after_loss", note)
-    with trainer(loader(), linear(), algorithms=[algorithm, *others], max_duration="2ep", callbacks=noting) as made:
+    callbacks = [noting, *others]
+    with trainer(loader(), linear(), algorithms=[algorithm], max_duration="2ep", callbacks=callbacks) as made:
         made.fit()
     assert made.state.timestamp.batch < 12
     assert torch.equal(algorithm.state_dict()["table"], table)
