@@ -424,7 +424,7 @@ def _difference(loader: Any, position: Mapping[str, Any]) -> str | None:
 
 def _without_the_first(loader: Any, batches: int) -> Iterator[Any]:
     """Return an iterator over a loader, after reading and dropping its first batches."""
-    if isinstance(loader, (list, tuple)):
+    if type(loader) in (list, tuple):  # a subclass may iterate otherwise
         return iter(loader[batches:])
     iterator: Iterator[Any] = iter(loader)
     for _ in range(batches):

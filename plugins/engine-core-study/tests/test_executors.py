@@ -111,7 +111,7 @@ def test_a_run_that_is_killed_on_a_worker_is_a_row_and_the_same_command_resumes_
     file = write(ARMS.replace("{}", "{with: {target: 'study_parts:Dies', args: {seconds: 0}}}"))
     first = trained(file, here / "there", ThreadPoolExecutor(1))
     assert [run["status"] for run in first.content["runs"]] == ["failed", "finished"]
-    assert "its process was ended before it could answer" in first.content["runs"][0]["error"]
+    assert "its process ended before it could answer" in first.content["runs"][0]["error"]
     assert values(trained(file, here / "there", ThreadPoolExecutor(1))) == alone
     assert "resume" in kinds(here / "there/runs/plain/seed-0")
 

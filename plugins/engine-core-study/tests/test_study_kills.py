@@ -38,7 +38,9 @@ def timeless(value):
     """Return what a study found without what depends on when, and how fast, it ran."""
     if isinstance(value, dict):
         return {key: timeless(inner) for key, inner in value.items() if key not in TIMES}
-    return [timeless(inner) for inner in value] if isinstance(value, list) else value
+    if isinstance(value, list):  # one of the notes says which runs trained side by side
+        return [timeless(inner) for inner in value if not str(inner).startswith(("CPU s: ", "GPU s: "))]
+    return value
 
 
 def found(folder):

@@ -126,7 +126,7 @@ def _run_from(kit: AlgorithmKit, snapshot: _Snapshot | None) -> tuple[Outcome, l
         middle = max(1, len(state.train_dataloader) // 2)
         if event is Event.EPOCH_CHECKPOINT or (now.epoch == 1 and now.batch_in_epoch == middle):
             at = within if now.batch_in_epoch else at_ends
-            position = trainer._session.feed.position(in_epoch=bool(now.batch_in_epoch))  # noqa: SLF001
+            position = copied(trainer._session.feed.position(in_epoch=bool(now.batch_in_epoch)))  # noqa: SLF001
             at.append(_Snapshot(outcome_of(trainer), now, GlobalGenerators.capture(torch.device("cpu")), position))
 
     saver: Callback = at_events([Event.EPOCH_CHECKPOINT, Event.BATCH_CHECKPOINT], take)
