@@ -64,7 +64,7 @@ AT_FLOORS = [f"tests/train/test_{name}*.py" for name in (
 # Of the tests of PARTS: those that need no torch, and those that run at the floors.
 OF_PARTS_WITHOUT_TORCH = ["plugins/engine-core-report/tests", *(
     f"plugins/engine-core-study/tests/test_{name}.py" for name in (
-        "simulated_studies", "statistics", "study_costs", "study_file", "study_order", "study_words", "study_writing",
+        "statistics", "study_costs", "study_file", "study_order", "study_words", "study_writing",
     )
 ), *(
     f"plugins/engine-core-author/tests/test_{name}.py" for name in ("author_imports", "doctor*", "plugins_new*")

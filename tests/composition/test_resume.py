@@ -12,7 +12,7 @@ PROGRAM = Path(__file__).with_name("resuming.py")
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("ranks", "draws"), [(1, range(60)), (2, range(20))])
+@pytest.mark.parametrize(("ranks", "draws"), [(1, range(60)), (2, range(12))])
 def test_a_run_that_is_resumed_in_another_process_is_the_whole_run(ranks, draws, tmp_path):
     command = [sys.executable, str(PROGRAM), str(ranks), str(tmp_path), *map(str, draws)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
