@@ -61,7 +61,7 @@ class _Key:
         self.text, found = text, _KEY.fullmatch(text)
         name, self.condition, sign, ndim = found.groups("") if found else ("", "", "", "")
         if not name or re.search(r"\bndim *[=<>!]", name):
-            raise ArgumentError(f"by_name: {text!r} is no key; write a regular expression, '*', or as in '* ndim>=2'")
+            raise ArgumentError(f"by_name: {text!r} is not a key; write a regular expression, '*' or '* ndim>=2'")
         self.turn = 0 if name != "*" else 1 if sign else 2
         self.compare = (lambda found: _SIGNS[sign](found, int(ndim))) if sign else None
         try:

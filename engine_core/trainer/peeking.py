@@ -1,4 +1,4 @@
-"""The batch that comes next, looked at without a trace: the run goes on as if nobody had looked."""
+"""The batch that comes next, looked at without a trace: the run continues as it would have without the look."""
 
 from __future__ import annotations
 

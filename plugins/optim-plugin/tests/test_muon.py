@@ -1,4 +1,4 @@
-"""Muon for convolutions: its steps are those of torch's on flattened weights, whose shapes nobody else sees change."""
+"""Muon for convolutions: its steps are those of torch's on flattened weights, which keep their own shapes outside."""
 
 import re
 from functools import partial

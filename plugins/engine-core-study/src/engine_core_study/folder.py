@@ -119,8 +119,8 @@ class StudyRun:
 
     def counted(self) -> tuple[int, int]:
         """Return how many runs have finished, and how many there will be."""
-        jobs = self._study.jobs()
-        return len(jobs) - len(self._study.missing(jobs)), len(self._study.planned())
+        jobs = self._study.planned()
+        return len(jobs) - len(self._study.missing(jobs)), len(jobs)
 
     def left_s(self, width: int) -> float | None:
         """Return how many seconds the missing runs may take, `width` at once; None until one has ended."""

@@ -206,15 +206,12 @@ class InfoBatch(Algorithm):
 
 def _check_sampler(sampler: Any, size: int) -> None:
     """Raise for a sampler that does not load each example once: it may keep some for validation."""
-    if type(sampler) not in (RandomSampler, SequentialSampler) or len(sampler) != size or _repeats(sampler):
+    repeats = getattr(sampler, "replacement", False)
+    if type(sampler) not in (RandomSampler, SequentialSampler) or len(sampler) != size or repeats:
         raise ArgumentError(
             f"info_batch chooses among all examples, and the train_dataloader's {type(sampler).__name__} "
             "does not load each of them once: give DataLoader(Subset(dataset, indices), batch_size=..., shuffle=True)"
         )
-
-
-def _repeats(sampler: Any) -> bool:
-    return bool(getattr(sampler, "replacement", False))
 
 
 def _generator(state: State, what: str) -> torch.Generator:
