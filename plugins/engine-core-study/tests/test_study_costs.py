@@ -3,6 +3,7 @@
 import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -111,6 +112,17 @@ def test_runs_are_side_by_side_if_the_second_begins_soon_after_the_first(pause_s
         now += 10 + pause_s
     ratio = findings(design, jobs, records, None)["arms"][1]["cost"]["ratio"]
     assert (ratio["median"], ratio["adjacent"]) == (2.0, adjacent)
+
+
+@pytest.mark.parametrize(("unit", "tokens", "cost"), [("row passes", 7, 10), ("tokens", 7, 7), ("tokens", 0, None)])
+def test_a_study_counts_the_compute_that_it_names(unit, tokens, cost):
+    design = replace(design_of("plain"), compute=unit, target={"loss": 0.5})
+    jobs = reported_jobs(design, {"plain": 0})
+    counted = {"forward_rows": 4, "backward_rows": 3, "tokens": tokens}
+    found = findings(design, jobs, {job.folder: record_of(job, **counted) for job in jobs}, None)
+    (arm,) = found["arms"]
+    assert (found["units"]["compute"], arm["ladder"][0]["compute"]) == (unit, cost)
+    assert arm["to_target"]["loss"].get("compute", {}).get("cost") == cost
 
 
 class Instant(Pool):

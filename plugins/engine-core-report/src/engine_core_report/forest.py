@@ -159,7 +159,7 @@ class Cost(NamedTuple):
 
     Args:
         setting: the one that was chosen, and of how many.
-        cells: seconds, as a multiple of the baseline's, row passes, their multiple, what it costs to reach each target,
+        cells: seconds, as a multiple of the baseline's, compute, its multiple, what it costs to reach each target,
             samples and tokens.
     """
 
@@ -205,8 +205,8 @@ class Ladder(NamedTuple):
     """What a result costs: a chart with a line for each arm, and its numbers.
 
     Args:
-        units: of its x axes: `x` are row passes, `t` seconds.
-        rows: arm, rung, and as cells mean, deviation, row passes and seconds.
+        units: of its x axes: `x` is compute, `t` seconds.
+        rows: arm, rung, and as cells mean, deviation, compute and seconds.
     """
 
     name: str

@@ -58,6 +58,7 @@ class Design:
         lengths: each a `max_duration`, the shortest first; None: as the config or the factory says.
         report: the results that are reported; `choose_by`: the result that chooses a setting.
         target: results to reach, for the cost to reach them.
+        compute: what is counted as compute, `row passes` or `tokens`.
         budget_s: seconds of training, after which no run begins.
         make: the factory, instead of a config.
     """
@@ -71,6 +72,7 @@ class Design:
     choose_by: str | None = None
     tune_seed: int = 0
     target: Mapping[str, float] = field(default_factory=dict)
+    compute: str = "row passes"
     budget_s: float | None = None
     make: Make | None = None
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, create_model
 
@@ -85,6 +85,7 @@ class StudyFile(Section, BaseModel):  # the second for ruff, which allows mutabl
     choose_by: str | None = None
     report: Names = []
     target: dict[str, float] = {}
+    compute: Literal["row passes", "tokens"] = "row passes"
     budget: Any = None
 
 
@@ -193,6 +194,7 @@ class _Reader:
             choose_by=file.choose_by,
             tune_seed=self._tune_seed(),
             target=dict(file.target),
+            compute=file.compute,
             budget_s=self._budget(),
         )
 

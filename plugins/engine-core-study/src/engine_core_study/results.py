@@ -54,7 +54,7 @@ def findings(design: Design, jobs: Sequence[Job], records: Mapping[str, Record],
         "choose_by": design.choose_by,
         "target": dict(design.target),
         "lower_is_better": lower,
-        "units": {"seconds": reported[0].unit if reported else "CPU s", "compute": "row passes"},
+        "units": {"seconds": reported[0].unit if reported else "CPU s", "compute": design.compute},
         "devices": sorted({each.device for each in reported if each.device}),
         "versions": _versions(reported, folder),
         "notes": _notes(design, runs, ended, jobs, lower),
@@ -159,8 +159,13 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return sum(value for value in found if value is not None) / len(found)
 
 
-def compute(record: Record) -> float | None:
-    """Return the row passes of a run: one for each row that goes forward, two for each that goes backward."""
+def compute(record: Record, unit: str) -> float | None:
+    """Return the row passes of a run, one for each row that goes forward, two for each that goes backward; or tokens.
+
+    Tokens are those that were loaded: rows that are cut up, or of growing length, are of different size each.
+    """
+    if unit == "tokens":
+        return _counted(record, unit)
     if record.forward_rows is None or record.backward_rows is None:
         return None
     return record.forward_rows + 2.0 * record.backward_rows
@@ -180,15 +185,15 @@ def _ladder(arm: Arm, reported: Sequence[Record], design: Design) -> list[dict[s
         told = {name: [each.values.get(name) for each in own] for name in (*design.report, *design.target)}
         values = {name: _mean(of) for name, of in told.items()}
         sd = {name: None if values[name] is None else summary(of).sd for name, of in told.items()}
-        rung = {"length": length, "n": len(own), "values": values, "sd": sd, "compute": _mean(map(compute, own))}
-        rungs.append({**rung, **costs})
+        spent = _mean(compute(each, design.compute) for each in own)
+        rungs.append({"length": length, "n": len(own), "values": values, "sd": sd, "compute": spent, **costs})
     return rungs
 
 
 def _to_target(
     arm: Arm, reported: Sequence[Record], design: Design, lower: Mapping[str, bool | None]
 ) -> dict[str, Any]:
-    """Return what it costs to reach each target, in row passes and in seconds, from the ladder."""
+    """Return what it costs to reach each target, in compute and in seconds, from the ladder."""
     rungs, found = _ladder(arm, reported, design), {}
     for name, target in design.target.items():
         costs = {}

@@ -101,7 +101,9 @@ def notes_of(content: Content) -> list[str]:
     ratios = [arm["cost"]["ratio"] for arm in content["arms"] if arm["cost"]["ratio"]]
     if not all(ratio["adjacent"] for ratio in ratios):
         beside += ", ~ of runs of a seed that were not all side by side"
-    second = f"{unit}: of training, as the median ratio {beside}; row passes: forward 1, backward 2"
+    counted = content["units"]["compute"]
+    counts = "those that were loaded" if counted == "tokens" else "forward 1, backward 2"
+    second = f"{unit}: of training, as the median ratio {beside}; {counted}: {counts}"
     names = ("engine-core", "torch")
     versions = ", ".join(f"{name} {content['versions'][name]}" for name in names if content["versions"].get(name))
     where = ", ".join(filter(None, [*content["devices"], versions, content["written"][:10]]))

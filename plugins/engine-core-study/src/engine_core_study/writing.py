@@ -16,7 +16,7 @@ from .wording import Content
 
 _WIDE = 110
 _KEPT_WHOLE = (1, 3, 4)
-"""The columns of a mean, of seconds and of row passes."""
+"""The columns of a mean, of seconds and of compute."""
 _BRACKETS = re.compile(r" \(.*?\)")
 
 
@@ -27,7 +27,7 @@ def tables_of(content: Content) -> Iterator[tuple[str, list[str], list[list[str]
     for name in content["report"]:
         is_lower = content["lower_is_better"]
         better = f", {'lower' if is_lower[name] else 'higher'} is better" if name in is_lower else ""
-        header = ["arm", "mean (sd)", f"against {content['baseline']}", unit, "row passes"]
+        header = ["arm", "mean (sd)", f"against {content['baseline']}", unit, content["units"]["compute"]]
         if is_target := name in content["target"]:
             counted = _counted_to_reach(name, content)
             header.append(f"{content['units'][counted]} to reach {content['target'][name]:g}")
@@ -68,7 +68,7 @@ def _seconds(cost: Content) -> str:
 
 
 def _passes(arm: Content, content: Content) -> str:
-    """Return the row passes of the longest runs; of other arms as a share of the baseline's."""
+    """Return the compute of the longest runs; of other arms as a share of the baseline's."""
     of = {each["name"]: (each["ladder"] or [{}])[-1].get("compute") for each in content["arms"]}
     own, plain = of[arm["name"]], of[content["baseline"]]
     if own is None:
@@ -77,12 +77,12 @@ def _passes(arm: Content, content: Content) -> str:
 
 
 def _counted_to_reach(name: str, content: Content) -> str:
-    """Return in which unit the table tells what a target costs: seconds only where no arm tells its row passes."""
+    """Return in which unit the table tells what a target costs: seconds only where no arm tells its compute."""
     return "compute" if any(arm["to_target"].get(name, {}).get("compute") for arm in content["arms"]) else "seconds"
 
 
 def _reached(costs: Content, counted: str, content: Content) -> str:
-    """Return what a target costs; an arm that tells only its seconds names them, if the column has row passes."""
+    """Return what a target costs; an arm that tells only its seconds names them, if the column has compute."""
     told = counted if costs.get(counted) else "seconds"
     found = costs.get(told)
     if found is None or found["cost"] is None:
