@@ -20,7 +20,7 @@ LEFT_OUT = frozenset({"site-packages", "test", "tests", "idlelib", "__pycache__"
 
 @functools.cache
 def load(split: str) -> torch.Tensor:
-    """Return the bytes of whole files, in an order of their own: `val` and `test` a tenth of the files each, or `train`."""
+    """Return the bytes of whole files in a random order: `val` and `test` a tenth of the files each, or `train`."""
     folder = Path(sysconfig.get_paths()["stdlib"])
     files = sorted(path for path in folder.rglob("*.py") if LEFT_OUT.isdisjoint(path.relative_to(folder).parts))
     order = torch.randperm(len(files), generator=torch.Generator().manual_seed(0)).tolist()
@@ -52,7 +52,7 @@ class Windows:
 
 
 def make_loader(split: str, batch_size: int = 32, windows: int = 1600) -> object:
-    """Return batches of a split: for training, random windows; else as many as fit, evenly spaced and always the same."""
+    """Return batches of a split: for training, random windows; else evenly spaced ones, always the same."""
     text = load(split)
     if split == "train":
         return Windows(text, windows, batch_size)

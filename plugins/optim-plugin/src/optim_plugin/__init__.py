@@ -6,7 +6,7 @@ from .freezing import freeze_layers, freezing_schedule, trainable_layers
 from .gradient_penalty import GradientPenalty
 from .input_gradients import input_gradient_penalty
 from .layer_freezing import LayerFreezing
-from .muon import flat_muon
+from .muon import Muon
 from .sam import SAM
 from .sharpness import held_buffers, sharpness_aware_gradients
 from .swa import SWA, swa_update
@@ -18,7 +18,7 @@ __all__ = [
     "GradientPenalty",
     "LayerFreezing",
     "ema_update",
-    "flat_muon",
+    "Muon",
     "freeze_layers",
     "freezing_schedule",
     "held_buffers",

@@ -1,0 +1,47 @@
+"""The table of methods: `python docs/methods.py` puts the figures of the digits' study into plugins/methods.md.
+
+Each algorithm of the repository has a row; in which case it can gain is written there by hand, and stays.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from engine_core.registry import Registry
+
+DOCS = Path(__file__).parent
+PAGE, STUDY = DOCS / "plugins" / "methods.md", DOCS.parent / "benchmarks" / "studies" / "digits.md"
+ROW = re.compile(r"^\| \[`(?P<name>\w+)`\]\(.*?\) \| .*? \| .*? \| (?P<when>.*?) \|$", re.MULTILINE)
+
+
+def as_markdown() -> str:
+    """Return the page, with the figures of the study."""
+    page = PAGE.read_text(encoding="utf-8")
+    when = {found["name"]: found["when"] for found in ROW.finditer(page)}
+    names = {record.name: record.distribution for record in Registry.scan().records_of("algorithms")}
+    rows = [
+        f"| [`{name}`]({_section(name, names[name])}) | {words} | {time} | {when.get(name, '')} |"
+        for name, words, time in _measured()
+        if name in names
+    ]
+    head, _, _ = page.partition("| algorithm |")
+    return "\n".join([f"{head}| algorithm | test accuracy | time | where it can gain |", "|---|---|---|---|", *rows, ""])
+
+
+def _measured() -> list[tuple[str, str, str]]:
+    """Return each arm of the study, what it says of its test accuracy, and the ratio of times."""
+    table, _, _ = STUDY.read_text(encoding="utf-8").partition("**test/loss")
+    return re.findall(r"^\| (\w+) \| .*? \| (.*?) \| (?:~ )?x (\S+)", table, re.MULTILINE)
+
+
+def _section(name: str, distribution: str) -> str:
+    """Return the link to the heading above `Registered as`, in the README of the algorithm's package."""
+    text = (DOCS.parent / "plugins" / distribution / "README.md").read_text(encoding="utf-8")
+    before, found, _ = text.partition(f"Registered as `{name}`")
+    heading = re.findall(r"^#+ (.+)$", before, re.MULTILINE)[-1] if found else ""
+    return f"../../plugins/{distribution}/README.md" + (f"#{heading.lower().replace(' ', '-')}" if heading else "")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(as_markdown(), encoding="utf-8")
