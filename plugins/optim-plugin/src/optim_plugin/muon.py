@@ -73,21 +73,21 @@ class Muon(torch.optim.Optimizer):
                 loss = closure()
         for group in self.param_groups:
             for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._step(parameter, float(group["lr"]), group["momentum"], group["weight_decay"])
+                if (gradient := parameter.grad) is not None:
+                    update = self._update(parameter, gradient, group["momentum"])
+                    parameter.mul_(1 - float(group["lr"]) * group["weight_decay"])
+                    larger = max(1.0, parameter.shape[0] ** 2 / parameter.numel()) ** 0.5  # the root of rows by columns
+                    parameter.add_(update, alpha=-float(group["lr"]) * larger)
         return loss
 
-    def _step(self, parameter: torch.Tensor, lr: float, momentum: float, weight_decay: float) -> None:
+    def _update(self, parameter: torch.Tensor, gradient: torch.Tensor, share: float) -> torch.Tensor:
         state = self.state[parameter]
         if not state:
-            state["momentum_buffer"] = torch.zeros_like(parameter.grad)
-        state["momentum_buffer"].lerp_(parameter.grad, 1 - momentum)
-        matrix = parameter.grad.lerp(state["momentum_buffer"], momentum).flatten(1)
+            state["momentum_buffer"] = torch.zeros_like(gradient)
+        state["momentum_buffer"].lerp_(gradient, 1 - share)
+        matrix = gradient.lerp(state["momentum_buffer"], share).flatten(1)
         dtype = self.dtype or (torch.bfloat16 if matrix.is_cuda else torch.float32)
-        update = orthogonal(matrix.to(dtype)).to(parameter.dtype)
-        rows, columns = matrix.shape
-        parameter.mul_(1 - lr * weight_decay)
-        parameter.add_(update.reshape(parameter.shape), alpha=-lr * max(1, rows / columns) ** 0.5)
+        return orthogonal(matrix.to(dtype)).to(parameter.dtype).reshape(parameter.shape)
 
 
 def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
