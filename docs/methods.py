@@ -26,7 +26,8 @@ def as_markdown() -> str:
         if name in names
     ]
     head, _, _ = page.partition("| algorithm |")
-    return "\n".join([f"{head}| algorithm | test accuracy | time | where it can gain |", "|---|---|---|---|", *rows, ""])
+    columns = "| algorithm | test accuracy | time | where it can gain |"
+    return "\n".join([f"{head}{columns}", "|---|---|---|---|", *rows, ""])
 
 
 def _measured() -> list[tuple[str, str, str]]:
