@@ -132,8 +132,12 @@ def _taken(objective: Objective, held: Mapping[Any, Any]) -> list[Any]:
 
 
 def _is_plain(item: Any) -> bool:
-    """Does this belong to no row: a string, a number, a tensor without dimensions?"""
-    return item is None or isinstance(item, (str, int, float)) or (isinstance(item, torch.Tensor) and not item.dim())
+    """Is this nothing that could be cut: a string or a list of them, a number, a tensor without dimensions?"""
+    if isinstance(item, torch.Tensor):
+        return not item.dim()
+    if isinstance(item, (list, tuple)):
+        return all(isinstance(each, str) for each in item)
+    return item is None or isinstance(item, (str, int, float))
 
 
 def _described(item: Any) -> str:
@@ -145,8 +149,8 @@ def _uncertain(what: str, found: Mapping[Any, Any], arrays: Mapping[Any, torch.T
     shapes = [tuple(item.shape[:2]) for item in arrays.values() if item.dim() > 1]
     likely = [k for k, i in found.items() if isinstance(i, torch.Tensor) and i.dim() > 1 and i.shape[:2] in shapes[:1]]
     return ArgumentError(
-        f"{NAME} {what}: name what is to be cut, all of shape (n, length, ...), as in "
-        f"{NAME}(keys={likely or ['input_ids', 'labels']!r}); what it does not name stays whole"
+        f"{NAME} {what}: name what is to be cut, all of shape (n, length, ...), such as "
+        f"keys={likely or ['input_ids', 'labels']!r}; what it does not name stays whole"
     )
 
 
