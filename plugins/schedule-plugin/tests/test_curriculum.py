@@ -153,5 +153,5 @@ def test_data_that_can_not_be_placed_is_refused_before_training(difficulty, data
 
 
 def test_a_loader_that_takes_no_order_is_refused():
-    with pytest.raises(ArgumentError, match="the examples of the train_dataloader, a list with no sampler, can't be put in order"):
+    with pytest.raises(ArgumentError, match="the train_dataloader, a list with no sampler, can't be put in order"):
         epochs(Curriculum(SCORES), [rows(4)])

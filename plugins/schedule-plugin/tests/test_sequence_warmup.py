@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from engine_core import Algorithm, AlgorithmMetadata, Objective
 from engine_core.batch import Batches
 from engine_core.errors import ArgumentError, ArgumentTypeError, BatchKeyError
-from schedule_plugin import SequenceWarmup, warmup_length
-from schedule_plugin.cutting import cut_up, guess_keys
+from schedule_plugin import SequenceWarmup, cut_sequences, warmup_length
+from schedule_plugin.cutting import guess_keys
 from schedule_plugin.lengths import cut_length
 
 GROWING = {True: [3, 6, 9, 12, 15, 18, 24, 24], False: [3, 6, 6, 12, 12, 12, 24, 24]}
@@ -112,7 +112,7 @@ def test_pieces_hold_all_tokens_once_and_in_order(pieces, length, n, data):
     cut = cut_length(length, full, least, step=length)
     assert cut == length
     batch = (torch.arange(n * full).view(n, full), torch.arange(n), torch.randn(n, full, 2))
-    tokens, rows, vectors = cut_up(batch, (0, 2), cut, Batches())
+    tokens, rows, vectors = cut_sequences(batch, cut, (0, 2))
     assert tokens.shape == (n * pieces, cut)
     assert torch.equal(tokens.flatten(), torch.arange(n * full))
     assert torch.equal(tokens // full, rows[:, None].expand_as(tokens))  # each piece keeps what its row had

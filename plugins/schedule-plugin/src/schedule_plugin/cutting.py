@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from engine_core.arguments import check_key, item_at
+from engine_core.arguments import check_key, check_whole, item_at
 from engine_core.batch import Batches, BatchKey, get_item, set_item
 from engine_core.errors import ArgumentError, ArgumentTypeError
 from engine_core.objective import ModelLoss, Objective
 
-__all__ = ["check_keys", "cut_up", "guess_keys", "lengths_of", "truncated"]
+__all__ = ["check_keys", "cut_sequences", "guess_keys", "length_in"]
 
 NAME = "sequence_warmup"
 Keys = tuple[BatchKey, ...]
@@ -30,48 +30,57 @@ def check_keys(keys: object) -> Keys | None:
     return tuple(keys)
 
 
-def truncated(batch: Any, keys: Keys, length: int) -> Any:
-    """Return a batch with the first `length` places of the sequences (n, L, ...), and all else as it is.
+def cut_sequences(
+    batch: Any, length: int, keys: Sequence[BatchKey], *, truncate: bool = False, batches: Batches | None = None
+) -> Any:
+    """Return a batch with shorter sequences: (n, L, ...) become (n * L / length, length, ...), in the same order.
 
-    Example:
-        >>> truncated((torch.arange(6).view(1, 6), "kept"), (0,), 4)
-        (tensor([[0, 1, 2, 3]]), 'kept')
-    """
-    for key in keys:
-        batch = set_item(batch, key, get_item(batch, key)[:, :length].contiguous())
-    return batch
-
-
-def cut_up(batch: Any, keys: Keys, length: int, batches: Batches) -> Any:
-    """Return a batch with the sequences (n, L, ...) as (n * L / length, length, ...), in the same order.
-
-    What else has rows is repeated, so that each piece has what its row had.
+    What else has rows is repeated, so that each piece has what its row had. The batch that is given stays as it is.
 
     Args:
-        length: a divisor of L.
-        batches: what the rows of the batch are.
+        batch: tensors in a tuple, list, mapping or dataclass.
+        length: in tokens; a divisor of L unless rows are truncated. From L on nothing is changed.
+        keys: where the sequences are.
+        truncate: give the first `length` places of each row, (n, length, ...), and all else as it is.
+        batches: what the rows of the batch are, where its tensors do not tell.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) for what can't be cut so.
 
     Example:
-        >>> cut_up((torch.arange(6).view(1, 6), torch.tensor([7])), (0,), 3, Batches())
-        (tensor([[0, 1, 2],
-                [3, 4, 5]]), tensor([7, 7]))
+        >>> batch = {"tokens": torch.arange(6).view(1, 6), "source": ["a"]}
+        >>> cut_sequences(batch, 3, ["tokens"])
+        {'tokens': tensor([[0, 1, 2],
+                [3, 4, 5]]), 'source': ['a', 'a']}
+        >>> cut_sequences(batch, 4, ["tokens"], truncate=True)
+        {'tokens': tensor([[0, 1, 2, 3]]), 'source': ['a']}
     """
+    full = length_in(batch, keys)
+    if check_whole("length", length, "[1, inf)", "that of the sequences, in tokens") >= full:
+        return batch
     whole = [get_item(batch, key) for key in keys]
-    pieces = whole[0].shape[1] // length
-    cut = {id(item) for item in whole}
-    batch = batches.map_rows(batch, lambda item, _: item if id(item) in cut else _repeated(item, pieces))
-    for key, item in zip(keys, whole, strict=True):
-        batch = set_item(batch, key, item.reshape(-1, length, *item.shape[2:]))
+    if truncate:
+        shorter = [item[:, :length].contiguous() for item in whole]
+    elif full % length:
+        raise ArgumentError(f"rows of {full} tokens can't be cut into pieces of {length} without a rest: truncate them")
+    else:
+        shorter = [item.reshape(-1, length, *item.shape[2:]) for item in whole]
+        cut, pieces = {id(item) for item in whole}, full // length
+        batch = (batches or Batches()).map_rows(
+            batch, lambda item, _: item if id(item) in cut else _repeated(item, pieces)
+        )
+    for key, item in zip(keys, shorter, strict=True):
+        batch = set_item(batch, key, item)
     return batch
 
 
-def lengths_of(batch: Any, keys: Keys) -> tuple[int, int]:
-    """Return the shape (n, L) with which the items to cut begin.
+def length_in(batch: Any, keys: Sequence[BatchKey]) -> int:
+    """Return the length of the sequences of a batch, tensors (n, length, ...).
 
     Raises:
         ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) for items that are not such tensors, or not alike.
     """
-    items = [item_at(batch, "keys", key) for key in keys]
+    items: list[Any] = [item_at(batch, "keys", key) for key in keys]
     for key, item in zip(keys, items, strict=True):
         if not isinstance(item, torch.Tensor):
             raise ArgumentTypeError(f"keys: {key!r} is a {type(item).__name__}, not a tensor (n, length, ...) to cut")
@@ -80,7 +89,8 @@ def lengths_of(batch: Any, keys: Keys) -> tuple[int, int]:
                 f"keys: {key!r} has the shape {tuple(item.shape)}, and {keys[0]!r} has {tuple(items[0].shape)}: what "
                 "is cut has to begin alike, (n, length, ...); leave out of keys what has no length"
             )
-    return items[0].shape[0], items[0].shape[1]
+    length: int = items[0].shape[1]
+    return length
 
 
 def guess_keys(objective: Objective, batch: Any) -> Keys:

@@ -11,7 +11,7 @@ from engine_core.batch import BatchKey
 from engine_core.errors import ArgumentError
 from engine_core.time import TimeUnit
 
-from .cutting import NAME, check_keys, cut_up, guess_keys, lengths_of, truncated
+from .cutting import NAME, check_keys, cut_sequences, guess_keys, length_in
 from .lengths import check_lengths, cut_length, length_at
 
 __all__ = ["SequenceWarmup"]
@@ -87,7 +87,7 @@ class SequenceWarmup(Algorithm):
                 "truncate=True, which leaves their number as it is"
             )
         keys = self._keys_in(state)
-        _, full = lengths_of(state.batch, keys)
+        full = length_in(state.batch, keys)
         if full <= self.min_seq_length:
             raise ArgumentError(
                 f"rows of {full} tokens are not longer than min_seq_length={self.min_seq_length}, so {NAME} has "
@@ -98,11 +98,8 @@ class SequenceWarmup(Algorithm):
     def apply(self, event: Event, state: State, logger: Logger | None = None) -> None:
         """Replace the sequences of the batch with shorter ones."""
         keys = self._keys_in(state)
-        _, full = lengths_of(state.batch, keys)
-        length = self._length(full, state.get_progress(self.duration))
-        if length < full:
-            cut = truncated(state.batch, keys, length) if self.truncate else None
-            state.batch = cut_up(state.batch, keys, length, state.batches) if cut is None else cut
+        length = self._length(length_in(state.batch, keys), state.get_progress(self.duration))
+        state.batch = cut_sequences(state.batch, length, keys, truncate=self.truncate, batches=state.batches)
         if logger is not None and logger.destinations:
             logger.log_metrics({f"{NAME}/length": length})
 
