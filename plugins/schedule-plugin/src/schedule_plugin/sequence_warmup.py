@@ -46,6 +46,7 @@ class SequenceWarmup(Algorithm):
         description="start with shorter sequences and end with full-length ones",
         events=(Event.AFTER_DATALOADER,),
         tags=("sequence_cutting",),
+        before=("@augmentation",),
         after=("@batch_pruning",),
         conflicts=("@sequence_cutting",),
         writes=("batch",),
