@@ -91,7 +91,7 @@ def test_rows_are_chosen_before_they_are_cut():
             state.batch = state.batches.part(state.batch, slice(0, 1))
 
     warmup = SequenceWarmup("1dur", min_seq_length=6)
-    with texts_trainer(max_duration="1ba", algorithms=[warmup, FirstRow()], callbacks=[shapes_in(seen)]) as made:
+    with texts_trainer(max_duration="1ba", algorithms=[FirstRow(), warmup], callbacks=[shapes_in(seen)]) as made:
         made.fit()
     assert seen == [(2, 24), (4, 6)]
 

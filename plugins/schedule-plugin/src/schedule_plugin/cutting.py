@@ -11,7 +11,7 @@ import torch
 from engine_core.arguments import check_key, check_whole, item_at
 from engine_core.batch import Batches, BatchKey, get_item, set_item
 from engine_core.errors import ArgumentError, ArgumentTypeError
-from engine_core.objective import ModelLoss, Objective
+from engine_core.objective import Objective
 
 __all__ = ["check_keys", "cut_sequences", "guess_keys", "length_in"]
 
@@ -136,7 +136,7 @@ def _taken(objective: Objective, held: Mapping[Any, Any]) -> list[Any]:
     """Return the keys of what model and loss take; those of all items where that is not said."""
     said = [objective.inputs, objective.targets]
     is_said = type(objective) is Objective and objective.loss_fn is not None
-    if not is_said or isinstance(objective, ModelLoss) or {"*", "**"}.intersection(map(str, said)):
+    if not is_said or {"*", "**"}.intersection(map(str, said)):
         return list(held)
     return [key for each in said for key in (each if isinstance(each, tuple) else (each,))]
 
