@@ -29,6 +29,8 @@ Each cell says how the row's algorithm runs relative to the column's:
 - **refused**: the engine refuses to run the two together; the error names both and the reason.
 - **list**: your list decides.
 """
+NEEDED = {"curriculum": {"difficulty": [0.0]}}
+"""The arguments without which an algorithm can't be made."""
 
 
 def algorithm_names() -> list[str]:
@@ -39,7 +41,7 @@ def algorithm_names() -> list[str]:
 
 def make(name: str) -> Algorithm:
     """Return an algorithm with its default arguments."""
-    return Registry.scan().load("algorithms", name)()  # type: ignore[no-any-return]
+    return Registry.scan().load("algorithms", name)(**NEEDED.get(name, {}))  # type: ignore[no-any-return]
 
 
 def relation(one: str, other: str) -> tuple[str, str]:

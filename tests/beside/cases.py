@@ -6,6 +6,7 @@ import functools
 import inspect
 import runpy
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from engine_core import Event, Trainer
+from engine_core.batch import get_item, set_item
 from engine_core.errors import UnsupportedError
 from engine_core.registry import Registry
 from engine_core_author.probes import at_events
@@ -27,10 +29,28 @@ OF_LOSSES = 1e-6
 """How far evaluations may be apart: trainers add up the losses of batches in other orders."""
 SB = {"start": 0, "end": 1, "interrupt": 0}
 TOGETHER = {"selective_backprop": SB, "label_smoothing": {"smoothing": 0.1}, "ema": {"decay": 0.9}}
+
+
+def pixels_of(batch):
+    """Return the rows of pixels of images (n, 8, 8), as the places of a sequence."""
+    return get_item(batch, _images_in(batch)).flatten(1, 2)
+
+
+def with_pixels(batch, rows):
+    """Return the batch with images of these rows of pixels."""
+    return set_item(batch, _images_in(batch), rows.unflatten(1, (1, -1)))
+
+
+def _images_in(batch):
+    return "pixel_values" if isinstance(batch, Mapping) else 0
+
+
+SEQUENCES = {"duration": "1dur", "min_seq_length": 2, "step_size": 2, "keys": [(pixels_of, with_pixels)]}
 CASES = {
     "none": {},
     "blurpool": {"blurpool": {"min_channels": 1}},
     "channels_last": {"channels_last": {}},
+    "curriculum": {"curriculum": {"difficulty": range(ROWS)}},
     "cutmix": {"cutmix": {}},
     "cutout": {"cutout": {}},
     "ema": {"ema": {"decay": 0.9}},
@@ -44,6 +64,7 @@ CASES = {
     "progressive_resizing": {"progressive_resizing": {"mode": "crop", "size_increment": 2}},
     "sam": {"sam": {}},
     "selective_backprop": {"selective_backprop": SB},
+    "sequence_warmup": {"sequence_warmup": {**SEQUENCES, "truncate": True}},
     "squeeze_excite": {"squeeze_excite": {"min_channels": 1, "latent_channels": 4}},
     "stochastic_depth": {"stochastic_depth": {"drop_rate": 0.5}},
     "swa": {"swa": {"start": 0.3}},

@@ -13,9 +13,10 @@ from .cases import ALONE, CASES, check_page, differences, ours, train_ours, weig
 pytestmark = lightning_runs.ITS_WARNINGS
 RUNS = {"accelerate": accelerate_runs, "lightning": lightning_runs, "transformers": transformers_runs}
 REFUSED = {
-    "step": ("info_batch", "whitened_stem"),
+    "step": ("curriculum", "info_batch", "whitened_stem"),
     "black box": (
         "carried",
+        "curriculum",
         "cutmix",
         "gradient_penalty",
         "info_batch",
@@ -25,7 +26,7 @@ REFUSED = {
         "together",
         "whitened_stem",
     ),
-    "accumulation": ("carried", "gradient_penalty", "info_batch", "sam", "whitened_stem"),
+    "accumulation": ("carried", "curriculum", "gradient_penalty", "info_batch", "sam", "whitened_stem"),
 }
 """By setting, the cases that each adapter has to refuse."""
 

@@ -15,7 +15,15 @@ from engine_core.algorithm import algorithm_metadata
 from engine_core.registry import Registry
 
 DOCS = Path(__file__).parents[2] / "docs"
-NAMES = sorted(runpy.run_path(str(DOCS / "pairs.py"))["algorithm_names"]())
+_PAIRS = runpy.run_path(str(DOCS / "pairs.py"))
+NAMES, make_default = sorted(_PAIRS["algorithm_names"]()), _PAIRS["make"]
+
+
+def with_rows_of_pixels(batch, rows):
+    """Return a batch with images (n, 1, ...) of these rows of pixels, (n, height, width): a sequence of rows."""
+    return (rows.unflatten(1, (1, -1)), *batch[1:])
+
+
 # With these, each has something to do in two epochs of a small net; all others act with their defaults.
 ARGUMENTS = {
     "blurpool": {"min_channels": 1},
@@ -25,7 +33,13 @@ ARGUMENTS = {
     "layer_freezing": {"start": 0.2, "level": 0.5},
     "ema": {"decay": 0.9},
     "progressive_resizing": {"initial_scale": 0.5, "size_increment": 2},
+    "sequence_warmup": {"duration": "1dur", "min_seq_length": 4, "step_size": 2},
 }
+IN_PYTHON = {
+    "sequence_warmup": {"keys": [(lambda batch: batch[0].flatten(1, 2), with_rows_of_pixels)]},
+    "curriculum": {"difficulty": lambda dataset: [place * 7 % 11 for place in range(len(dataset))]},
+}
+"""Arguments that are not in a run's settings, since JSON does not have them."""
 # Variants that change something else than the defaults do, under their own names.
 VARIANTS = {
     "mixup of losses": ("mixup", {"interpolate_loss": True}),
@@ -92,7 +106,7 @@ EVALUATION = BATCHES[-1:]
 def make(name):
     """Return an algorithm, or a variant of it, with arguments under which it acts."""
     name, given = VARIANTS.get(name, (name, {}))
-    return Registry.scan().load("algorithms", name)(**{**ARGUMENTS.get(name, {}), **given})
+    return Registry.scan().load("algorithms", name)(**{**ARGUMENTS.get(name, {}), **IN_PYTHON.get(name, {}), **given})
 
 
 def data_for(algorithms):

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from conftest import ARGUMENTS, BATCHES, NAMES, digits_net
+from conftest import ARGUMENTS, BATCHES, IN_PYTHON, NAMES, digits_net
 from drawn_loaders import BY_INDEX, drawn_loader, loader_of
 from torch import nn
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -45,6 +45,11 @@ FORMS = {
     "progressive_resizing": [
         {"initial_scale": 0.75, "size_increment": 2},
         {"initial_scale": 0.75, "size_increment": 2, "mode": "crop"},
+    ],
+    "curriculum": [{}, {"start": 0.5, "end": 1, "root": 2}],
+    "sequence_warmup": [
+        {"duration": "1dur", "min_seq_length": 4, "step_size": 2},
+        {"duration": "5ba", "min_seq_length": 3, "step_size": 1, "truncate": True},
     ],
     "sam": [{}, {"interval": 3}],
     "selective_backprop": [
@@ -203,11 +208,11 @@ def settings_of(number):
     if {"ema", "swa"} <= set(chosen):  # they exclude each other
         chosen.remove(max("ema", "swa", key=chosen.index))
     if "info_batch" in chosen:
-        chosen = [name for name in chosen if name not in ("selective_backprop", "mixup", "cutmix")]
+        chosen = [name for name in chosen if name not in ("curriculum", "selective_backprop", "mixup", "cutmix")]
     optimizer = draw.choice(sorted(OPTIMIZERS))
     duration, metrics = draw.choice(["2ep", "3ep", "7ba", "9ba", "50sp"]), draw.choice(sorted(METRICS))
     loader, evaluated = drawn_loader(draw), [drawn_loader(draw) for _ in range(draw.choice([1, 1, 2]))]
-    if "info_batch" in chosen:  # it gives the order of one loader for all ranks
+    if {"curriculum", "info_batch"} & set(chosen):  # it gives the order of one loader for all ranks
         loader.update(kind="shuffled", sampler="random")
         evaluated = [{**each, "kind": "list", "sampler": "random"} for each in evaluated]
     return {
@@ -313,7 +318,9 @@ def trainer_of(settings, folder, stop, **begin):
         schedulers=() if settings["scheduler"] == "none" else (SCHEDULERS[settings["scheduler"]], scheduled),
         metrics=METRICS[settings["metrics"]](),
         eval_dataloader={f"eval{place}": each for place, each in enumerate(evaluated)},
-        algorithms=[load("algorithms", name)(**given) for name, given in settings["algorithms"]],
+        algorithms=[
+            load("algorithms", name)(**given, **IN_PYTHON.get(name, {})) for name, given in settings["algorithms"]
+        ],
         callbacks=[*callbacks, CheckpointSaver(folder, settings["save_interval"], keep_last=None)],
         loggers=[journal],
         progress_bar=False,

@@ -12,12 +12,13 @@ from engine_core.errors import UnsupportedError
 from engine_core.needs import EVERYTHING, FSDP_OFFERS
 from engine_core.registry import Registry
 
-from .conftest import NAMES
+from .conftest import NAMES, make_default
 
 STEP = "before_train_batch before_forward after_forward"
 DECLARED = {  # with default arguments: the needs and the events
     "blurpool": ("surgery", "init"),
     "channels_last": ("whole_weights surgery", "init fit_start fit_end"),
+    "curriculum": ("duration epoch_order", "epoch_start"),
     "cutmix": ("", f"{STEP} before_loss after_loss after_train_batch"),
     "cutout": ("", "after_dataloader"),
     "ema": ("", "fit_start batch_end epoch_end eval_start eval_end"),
@@ -35,6 +36,8 @@ DECLARED = {  # with default arguments: the needs and the events
     "progressive_resizing": ("duration", "after_dataloader"),
     "sam": ("whole_weights closure", "after_train_batch"),
     "selective_backprop": ("duration row_loss global_batch", "init fit_start after_dataloader fit_end"),
+    "sequence_warmup": ("duration", "after_dataloader"),
+    "sequence_warmup in tokens": ("", "after_dataloader"),
     "squeeze_excite": ("surgery", "init"),
     "stochastic_depth": ("surgery", "init"),
     "stochastic_depth of batches": ("partial_forward surgery", "init"),
@@ -61,11 +64,13 @@ CALLBACKS = {
 
 
 def made():
-    algorithms = {name: Registry.scan().load("algorithms", name)() for name in NAMES}
+    algorithms = {name: make_default(name) for name in NAMES}
     depth, ema = type(algorithms["stochastic_depth"]), type(algorithms["ema"])
+    warmup = type(algorithms["sequence_warmup"])
     return {
         **algorithms,
         "ema that starts late": ema(ema_start="0.5dur"),
+        "sequence_warmup in tokens": warmup("1000tok"),
         "stochastic_depth of batches": depth(drop_per="batch"),
         "stochastic_depth that warms up": depth(drop_warmup="0.5dur"),
     }

@@ -18,7 +18,10 @@ PAGE = DOCS / "authors" / "from-composer.md"
 COMPOSER = json.loads((Path(__file__).parent / "composer.json").read_text())
 """Arguments with defaults, methods and events of Composer, in the version that the page names."""
 
-RENAMED = {"FusedLayerNorm": "LowPrecisionLayerNorm"}
+RENAMED = {
+    "FusedLayerNorm": "LowPrecisionLayerNorm",
+    "SequenceWarmup": "SeqLengthWarmup",
+}
 PAIRS = runpy.run_path(str(DOCS / "pairs.py"))
 ALGORITHMS = {type(made).__name__: type(made) for made in map(PAIRS["make"], PAIRS["algorithm_names"]())}
 CALLED = {

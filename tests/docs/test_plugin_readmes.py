@@ -33,7 +33,7 @@ DESCRIBED = [
     for record in Registry.scan().records
     if record.kind in ("algorithms", "callbacks") and record.distribution in TEXTS
 ]
-IN_WORDS = {"all that an algorithm may write": WRITABLE}
+IN_WORDS = {"all that an algorithm may write": WRITABLE, "required": inspect.Parameter.empty}
 
 
 @pytest.mark.parametrize("example", EXAMPLES)

@@ -39,8 +39,22 @@ SB_CASES = {
     "reuse": {"reuse": "auto"},
     "by a function": {"scorer": lambda batch, state: batch[0].sum((1, 2, 3)), "scale_factor": 1},
 }
+
+
+def pixels_of(batch):
+    """Return the rows of pixels of images (n, 8, 8), as the places of a sequence."""
+    return batch[0].flatten(1, 2)
+
+
+def with_pixels(batch, rows):
+    """Return the batch with images of these rows of pixels."""
+    return (rows.unflatten(1, (1, -1)), *batch[1:])
+
+
 ALONE = {
     "info_batch": {},
+    "curriculum": {"difficulty": lambda dataset: dataset.tensors[0].sum((1, 2, 3))},
+    "sequence_warmup": {"duration": "1dur", "min_seq_length": 4, "keys": [(pixels_of, with_pixels)]},
     "sam": {},
     "ema": {"decay": 0.9},
     "swa": {"start": 0.3},
