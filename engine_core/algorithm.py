@@ -9,7 +9,7 @@ import re
 import reprlib
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .event import Event
@@ -111,6 +111,13 @@ class Algorithm(ABC):
     def required_on_load() -> bool:
         """Does loading a checkpoint of a run with this algorithm require it, as with surgery?"""
         return False
+
+    def before_load(self, state: State, names: Collection[str]) -> None:
+        """Give the model the modules that weights of these names belong to, which are loaded next.
+
+        For an algorithm that changes them after INIT, which needs `late_surgery`. Called after INIT, and again to go
+        back to weights that were saved before such a change.
+        """
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs: tensors and JSON values only."""

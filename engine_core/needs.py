@@ -19,7 +19,7 @@ NEEDS: Mapping[str, str] = {
     "freezing": "Parameters can stop training in the middle of a run.",
     "partial_forward": "A forward pass can leave out modules that have parameters.",
     "own_forward": "One process can run the model when the others don't.",
-    "late_surgery": "Modules can be replaced after INIT.",
+    "late_surgery": "Modules can be replaced, or join, after INIT: a resumed run has them before it loads weights.",
     "surgery": "Modules can be replaced at INIT, before the model is wrapped, and optimizers follow.",
     "first_batch": "The first batch of the training can be looked at, at INIT and at FIT_START.",
     "duration": "The length of training is known when it starts.",
@@ -94,6 +94,7 @@ ANOTHERS_LOOP = (
     replace(EVERYTHING, loop="another library's loop")
     .without("first_batch", why="the loader is not the engine's; start from weights that the Trainer has made")
     .without("epoch_order", why="the loader is not the engine's; give that DataLoader a sampler")
+    .without("late_surgery", why="it loads weights into the model as INIT leaves it; train with the engine's Trainer")
 )
 """What a loop may offer at most whose loader is made by another library, or by the user."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -31,7 +32,12 @@ class _Group:
         self.params: list[nn.Parameter] = []
 
 
-def follow_parameters(optimizers: Iterable[torch.optim.Optimizer], before: Parameters, after: Parameters) -> None:
+def follow_parameters(
+    optimizers: Iterable[torch.optim.Optimizer],
+    before: Parameters,
+    after: Parameters,
+    sources: Mapping[str, str] | None = None,
+) -> None:
     """Give optimizers a model's new parameters in place of the old ones.
 
     A parameter that is still there keeps its group and its state, even under a new name. One that has the name of an
@@ -42,6 +48,8 @@ def follow_parameters(optimizers: Iterable[torch.optim.Optimizer], before: Param
 
     Args:
         before, after: the model's parameters by name, best with all their names (`remove_duplicate=False`).
+        sources: for new names, those of old parameters that they are copies of: they join the groups that train these,
+            with a copy of what the optimizers keep for them.
 
     Raises:
         ArgumentError: (a ValueError) if groups of several optimizers remain for a new name, or an optimizer can't
@@ -59,8 +67,9 @@ def follow_parameters(optimizers: Iterable[torch.optim.Optimizer], before: Param
     groups = [_Group(optimizer, entry) for optimizer in optimizers for entry in optimizer.param_groups]
     if not groups:
         return
+    origins = {after[name]: before[source] for name, source in (sources or {}).items()}
     _replace_former(groups, before, after)
-    _add_new(groups, before, after)
+    _add_new(groups, before, after, origins)
     changed = [group for group in groups if [*map(id, group.former)] != [*map(id, group.params)]]
     for kind in {type(group.optimizer) for group in changed}:
         # It remembers more about its parameters than their groups and state.
@@ -77,6 +86,9 @@ def follow_parameters(optimizers: Iterable[torch.optim.Optimizer], before: Param
         kept = {parameter for entry in group.optimizer.param_groups for parameter in entry["params"]}
         for parameter in set(group.former) - kept:
             group.optimizer.state.pop(parameter, None)
+        for parameter in kept & origins.keys():
+            if origins[parameter] in group.optimizer.state:
+                group.optimizer.state[parameter] = copy.deepcopy(group.optimizer.state[origins[parameter]])
 
 
 def _replace_former(groups: Sequence[_Group], before: Parameters, after: Parameters) -> None:
@@ -98,7 +110,12 @@ def _replace_former(groups: Sequence[_Group], before: Parameters, after: Paramet
             trained[group.optimizer].update(joining)
 
 
-def _add_new(groups: Sequence[_Group], before: Parameters, after: Parameters) -> None:
+def _add_new(
+    groups: Sequence[_Group],
+    before: Parameters,
+    after: Parameters,
+    origins: Mapping[nn.Parameter, nn.Parameter],
+) -> None:
     """Add the parameters that take no old one's place."""
     settled = {*before.values(), *(parameter for group in groups for parameter in group.params)}
     new = {name: parameter for parameter, name in _name_of(after).items() if parameter not in settled}
@@ -111,7 +128,9 @@ def _add_new(groups: Sequence[_Group], before: Parameters, after: Parameters) ->
         for place, group in itertools.product(_places(name), homes.get(parameter, ())):
             nearest.setdefault(place, {}).setdefault(group, []).append(_kind_of(name, parameter))
     for name, parameter in new.items():
-        if name in before:  # whose old parameter stayed elsewhere, or was in no group
+        if parameter in origins:
+            joined = homes.get(origins[parameter], [])
+        elif name in before:  # whose old parameter stayed elsewhere, or was in no group
             joined = homes.get(before[name], [])
         else:
             around: Mapping[_Group, list[_Kind]] = next(

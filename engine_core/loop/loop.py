@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -101,6 +101,13 @@ def put_back(engine: Engine, saved: Mapping[str, Any]) -> None:
     engine.state.timestamp = clock
     put_states_back(engine, saved["algorithms"])
     _load_states("callback", _listeners_of(engine), saved["callbacks"])
+
+
+def before_load(engine: Engine, names: Collection[str]) -> None:
+    """Let algorithms give the model the modules that weights of these names belong to, before they are loaded."""
+    for algorithm in algorithms_of(engine).values():
+        if (prepare := getattr(algorithm, "before_load", None)) is not None:
+            prepare(engine.state, names)
 
 
 def put_states_back(engine: Engine, states: Mapping[str, Any]) -> None:

@@ -160,7 +160,9 @@ def warn_of_shapes(session: Session, saved: Container[str]) -> None:
     """Warn, once for each, of saved entries that training has sized; not where a module loads them in its own way."""
     model: Any = session.state.model
     given, session.given_shapes = session.given_shapes, shapes_of(model)
-    names = [k for k, shape in session.given_shapes.items() if k in saved and given.get(k, "") not in (None, shape)]
+    modules = session.given_modes["model"]["training"]  # others have come with surgery, which knows them on resuming
+    shapes = {k: shape for k, shape in session.given_shapes.items() if k in saved and k.rpartition(".")[0] in modules}
+    names = [k for k, shape in shapes.items() if given.get(k, "") not in (None, shape)]
     for path, module in model.named_modules():
         own = (getattr(type(module), name) is not getattr(torch.nn.Module, name) for name in _LOADING)
         if any(own) or module._load_state_dict_pre_hooks:  # noqa: SLF001

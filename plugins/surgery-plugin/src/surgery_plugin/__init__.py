@@ -8,7 +8,9 @@ from .excitation import SqueezeExcite2d, SqueezeExciteConv2d
 from .fused_layernorm import FusedLayerNorm
 from .gated_linear import GatedLinear, apply_gated_linear_units
 from .gated_linear_units import GatedLinearUnits
+from .layer_stacking import LayerStacking
 from .squeeze_excite import SqueezeExcite, apply_squeeze_excite
+from .stack import Stack
 from .stochastic_block import StochasticBlock, apply_stochastic_depth, scale_drop_rates
 from .stochastic_depth import StochasticDepth
 from .whitened_stem import WhitenedStem
@@ -23,9 +25,11 @@ __all__ = [
     "FusedLayerNorm",
     "GatedLinear",
     "GatedLinearUnits",
+    "LayerStacking",
     "SqueezeExcite",
     "SqueezeExcite2d",
     "SqueezeExciteConv2d",
+    "Stack",
     "StochasticBlock",
     "StochasticDepth",
     "WhitenedConv2d",
