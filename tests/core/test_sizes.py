@@ -22,7 +22,7 @@ BUDGET = {
     "explain": 600,
     "loggers": 680,
     "loop": 1375,
-    "objective": 1345,
+    "objective": 1355,
     "parallel": 1155,
     "passes": 835,
     "registry": 840,
