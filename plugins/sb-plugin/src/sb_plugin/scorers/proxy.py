@@ -128,9 +128,7 @@ class ByProxy(ByLoss):
         """Take a step down the gradient of the sum of all ranks' losses, unless it is not finite."""
         net, optimizer = self._ready(state)
         parameters = [each for each in net.parameters() if each.requires_grad]
-        found = torch.autograd.grad(
-            loss, parameters, materialize_grads=True
-        )  # writes to no other
+        found = torch.autograd.grad(loss, parameters, materialize_grads=True)  # writes to no other
         flat = torch.cat([each.flatten() for each in found])
         if self.ranks.size > 1:
             flat = self.ranks.gather(flat.unsqueeze(0))[0].sum(0)
