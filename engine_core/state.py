@@ -279,6 +279,21 @@ class State(_Referable):
         with autocast_of(self.precision, device):
             return call_model(model, self.objective.inputs, inputs)
 
+    def row_losses(self) -> torch.Tensor:
+        """Return the loss of each row (n,) of the batch, or microbatch, from `outputs`: float32, without a graph.
+
+        All who ask get one tensor, which they must not write to: it is computed once, with the objective's
+        `row_losses`, and anew as soon as outputs, batch or loss are others.
+
+        Raises:
+            ArgumentError: (a ValueError) if the loss of a row is not known, see `Objective.row_losses`.
+        """
+        from .objective import SharedRowLosses  # noqa: PLC0415  it imports torch
+
+        if (shared := self.objective.shared_rows) is None:
+            shared = self.objective.shared_rows = SharedRowLosses()
+        return shared.of(self)  # type: ignore[no-any-return]
+
     def batch_get_item(self, key: BatchKey) -> Any:
         """Return the item of the current batch under `key`, see `engine_core.batch.get_item`."""
         return get_item(self.batch, key)

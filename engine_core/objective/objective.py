@@ -70,6 +70,7 @@ class Objective:
     """
 
     batches: Batches = Batches()
+    shared_rows: Any = None  # a `SharedRowLosses`, once `State.row_losses` has been asked
 
     def __init__(
         self,

@@ -44,8 +44,13 @@ class SelectiveBackprop(Algorithm):
         selector: how rows are drawn: `"composer"`, `"cdf"` (the paper's), `"topk"`, `"uniform"` (without scores), or a
             function `(scores, k, generator) -> rows`.
         scorer: `"forward"`: a forward without gradients; `"stale"`: one for each example every `refresh` visits;
-            `"carried"`: the losses of earlier training steps, no forward at all; or a function
-            `(batch, state) -> scores`.
+            `"carried"`: the losses of earlier training steps, no forward at all; `"proxy"`: the losses of a small net
+            that trains beside the model; `"rho"`: RHO-LOSS, the loss of a forward minus the irreducible one; or a
+            function `(batch, state) -> scores`.
+        proxy: that small net, or a function that makes it, alone or as a pair with its optimizer, or the import path
+            of one, `"mynets:small"`. Without an optimizer of its own it trains as the model does.
+        irreducible: for `"rho"`: the losses of the examples by id (examples,), or a model trained on other data; or a
+            function that makes either, or the import path of one.
         index_key: where the ids of the examples are in a batch, whole numbers from 0, as `WithIndex` gives them.
         refresh: for how many visits of an example its score is used, for `"stale"`.
         momentum: the share of the old value in a new carried loss.
@@ -96,6 +101,8 @@ class SelectiveBackprop(Algorithm):
         *,
         selector: Selector = "composer",
         scorer: ScorerArgument = "forward",
+        proxy: Any = None,
+        irreducible: Any = None,
         index_key: BatchKey | None = None,
         refresh: int = 3,
         momentum: float = 0.5,
@@ -115,6 +122,8 @@ class SelectiveBackprop(Algorithm):
         self.input_key, self.target_key, self.index_key = arguments.check_keys(input_key, target_key, index_key)
         self.selector = arguments.check_selector(selector)
         self.scorer = arguments.check_scorer(scorer)
+        self.proxy = arguments.check_maker("proxy", proxy)
+        self.irreducible = arguments.check_maker("irreducible", irreducible)
         self.refresh = arguments.check_refresh(refresh)
         self.momentum = arguments.check_momentum(momentum)
         self.bn = check_choice("bn", bn, arguments.BN_MODES)
@@ -126,6 +135,7 @@ class SelectiveBackprop(Algorithm):
         self.scope = check_choice("scope", scope, arguments.SCOPES)
         self.log_by = arguments.check_log_by(log_by, self.selector, self.scorer)
         arguments.check_selection(self.selector, self.floor)
+        arguments.check_nets(self.scorer, self.proxy, self.irreducible)
         arguments.check_scoring(vars(self))
         self._generator = OwnGenerator(NAME, self.generator_seed, shared=self.scope == "global")
         events, needs = arguments.declared(vars(self))
@@ -136,7 +146,7 @@ class SelectiveBackprop(Algorithm):
     def match(self, event: Event, state: State) -> bool:
         """AFTER_DATALOADER in selective steps; otherwise what its scorer and the log of the run need."""
         if event is Event.AFTER_DATALOADER:
-            return self.keep != 1 and self._is_selective(state)
+            return self.keep != 1 and (self._is_selective(state) or self._learns(state))
         if event is Event.INIT or event is Event.FIT_START:
             return True
         run = self._run
@@ -169,7 +179,7 @@ class SelectiveBackprop(Algorithm):
             self._begin(state)
             return
         run = self._run_of(state)
-        if event is Event.AFTER_DATALOADER:
+        if event is Event.AFTER_DATALOADER and self._is_selective(state):
             self._prune(run, state, logger)
         elif event is Event.FIT_START:
             run.scorer.begin_fit()
@@ -207,6 +217,8 @@ class SelectiveBackprop(Algorithm):
         n = sum(counts)
         k = number_kept(n, self.keep, self.multiple_of)
         if k == n:
+            if self._learns(state):
+                run.scorer.react(Event.AFTER_DATALOADER, run.subject, state)
             return
         generator = self._generator.of(state, self)
         logs = logger is not None and logger.destinations
@@ -220,13 +232,9 @@ class SelectiveBackprop(Algorithm):
             rows = draw_rows(scores, k, self.keep, generator, self.selector, self.floor)
             if callable(self.selector):  # it may draw from elsewhere
                 rows = ranks.first(rows)
-        if self.reuse != "off" and own:
+        if self.reuse != "off" or self.scorer == "proxy":
             start = sum(counts[: ranks.rank])
-            here = rows[(rows >= start) & (rows < start + own)] - start
-            if here.shape[0]:
-                run.scorer.keep(here)
-            else:
-                run.scorer.begin_fit()  # this rank trains on a placeholder, which was not scored
+            run.scorer.keep(rows[(rows >= start) & (rows < start + own)] - start, k, state)
         classes = ranks.gather(state.batch_get_item(self.target_key)[:own])[0] if self.log_by == "class" else None
         state.batch, state.is_placeholder = deal(rows)
         run.dropped += n - k
@@ -241,6 +249,11 @@ class SelectiveBackprop(Algorithm):
         """Does each of several ranks count its own rows?"""
         return self.scope == "rank" and state.world_size > 1
 
+    def _learns(self, state: State) -> bool:
+        """Does the scorer have something to learn from a batch that is not pruned?"""
+        run = self._run
+        return run is not None and run.scorer.wants(Event.AFTER_DATALOADER) and _done(state) < self.end
+
     def _is_selective(self, state: State) -> bool:
         return should_selective_backprop(
             _done(state), state.timestamp.batch_in_epoch, self.start, self.end, self.interrupt
@@ -252,7 +265,8 @@ class SelectiveBackprop(Algorithm):
         return run if run is not None and run.subject.is_of(state) else self._begin(state)
 
     def _begin(self, state: State) -> Run:
-        subject = Subject(state, self.input_key, self.target_key, self.scale_factor, self.bn, self.precision)
+        factor = self.scale_factor if self.scorer in ("forward", "stale") else 1
+        subject = Subject(state, self.input_key, self.target_key, factor, self.bn, self.precision)
         ranks = state.ranks if self.scope == "global" else Ranks()
         self._run = run = Run(subject, make_scorer(vars(self), subject.device, ranks))
         if self._loaded:

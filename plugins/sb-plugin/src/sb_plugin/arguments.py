@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -10,6 +12,8 @@ from engine_core import Event
 from engine_core.arguments import check_key, check_number, check_whole
 from engine_core.batch import BatchKey
 from engine_core.errors import ArgumentError, ArgumentTypeError, suggestion
+
+from .untouched import own_randomness
 
 if TYPE_CHECKING:
     import torch
@@ -24,6 +28,7 @@ __all__ = [
     "SCOPES",
     "SCORERS",
     "SELECTORS",
+    "Maker",
     "ScorerArgument",
     "Selector",
     "check_choice",
@@ -34,8 +39,10 @@ __all__ = [
     "check_keep",
     "check_keys",
     "check_log_by",
+    "check_maker",
     "check_momentum",
     "check_multiple_of",
+    "check_nets",
     "check_refresh",
     "check_scale_factor",
     "check_scorer",
@@ -43,15 +50,21 @@ __all__ = [
     "check_selection",
     "check_selector",
     "declared",
+    "made_by",
 ]
 
 SELECTORS = ("composer", "cdf", "topk", "uniform")
-SCORERS = ("forward", "stale", "carried")
+SCORERS = ("forward", "stale", "carried", "proxy", "rho")
+BY_ID = ("stale", "carried", "rho")
 BN_MODES = ("frozen", "eval", "train")
 PRECISIONS = ("engine", "fp32", "bf16")
 REUSES = ("off", "auto", "on")
 SCOPES = ("global", "rank")
 LOG_BY = ("class", "loss")
+_NETS = {
+    "proxy": "a small net such as nn.Linear(8, 2), or the import path of a function that makes it, 'mynets:small'",
+    "irreducible": "the losses (examples,) by a model that was trained on other data, or that model",
+}
 _OR_A_FUNCTION = ", or, in Python, a function"
 
 Selector: TypeAlias = "str | Callable[[torch.Tensor, int, torch.Generator], torch.Tensor]"
@@ -59,6 +72,9 @@ Selector: TypeAlias = "str | Callable[[torch.Tensor, int, torch.Generator], torc
 
 ScorerArgument: TypeAlias = "str | Callable[[Any, State], torch.Tensor]"
 """Where scores come from, by name, or a function that takes the batch and the State, and returns scores (n,)."""
+
+Maker: TypeAlias = Any
+"""An nn.Module or a tensor, or a function without arguments that makes what is wanted."""
 
 
 def check_choice(name: str, value: object, choices: Sequence[str], otherwise: str = "") -> str:
@@ -92,6 +108,34 @@ def check_scorer(scorer: Any) -> ScorerArgument:
     _check_takes("scorer", scorer, "batch", "state")
     function: ScorerArgument = scorer
     return function
+
+
+def check_maker(name: str, given: Any) -> Maker:
+    """Return a net, a tensor, or the function that makes it, which may be given by its import path; None: nothing.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) for anything else.
+    """
+    if isinstance(given, str):
+        try:
+            given = pkgutil.resolve_name(given)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ArgumentError(f"{name}={given!r} can't be imported: {error}; write 'module:function'") from error
+    if given is None or hasattr(given, "shape") or hasattr(given, "state_dict"):
+        return given
+    if not callable(given):
+        raise ArgumentTypeError(f"{name}={given!r:.80} has to be a net, a function that makes it, or 'module:function'")
+    if not isinstance(given, type):
+        _check_takes(name, given)
+    return given
+
+
+def made_by(maker: Maker, seed: int) -> Any:
+    """Return what a function makes, with draws from `seed`, or a copy of what was given."""
+    if isinstance(maker, type) or (callable(maker) and not hasattr(maker, "state_dict")):
+        with own_randomness(seed):
+            return maker()
+    return copy.deepcopy(maker)
 
 
 def _check_takes(name: str, function: Any, *parameters: str) -> None:
@@ -139,8 +183,9 @@ def check_generator_seed(seed: object) -> int | None:
 def check_log_by(log_by: object, selector: Selector, scorer: ScorerArgument) -> str | None:
     """Return what kept rows are logged by, if anything, and if the scorer gives it."""
     by = None if log_by is None else check_choice("log_by", log_by, LOG_BY, ", or None")
-    if by == "loss" and (selector == "uniform" or callable(scorer)):
-        why = "selector='uniform' draws without scores" if selector == "uniform" else "your own scorer gives others"
+    if by == "loss" and (selector == "uniform" or callable(scorer) or scorer == "rho"):
+        who = "scorer='rho' gives" if scorer == "rho" else "your own scorer gives"
+        why = "selector='uniform' draws without scores" if selector == "uniform" else f"{who} others"
         raise ArgumentError(f"log_by='loss' needs the losses of rows, and {why}: use log_by='class', or leave it out")
     return by
 
@@ -153,6 +198,15 @@ def check_selection(selector: Selector, floor: float) -> None:
         raise ArgumentError(f"floor={floor!r} is not used with your own selector: mix there, or set floor=0")
     if selector == "uniform":
         raise ArgumentError(f"floor={floor!r} mixes with the uniform law, which selector='uniform' is: set floor=0")
+
+
+def check_nets(scorer: ScorerArgument, proxy: Maker, irreducible: Maker) -> None:
+    """Raise unless each of the other nets is given for its scorer, and for that alone."""
+    for name, given, of in (("proxy", proxy, "proxy"), ("irreducible", irreducible, "rho")):
+        if scorer == of and given is None:
+            raise ArgumentError(f"scorer={of!r} needs {name}, {_NETS[name]}")
+        if scorer != of and given is not None:
+            raise ArgumentError(f"{name} is not used with scorer={scorer!r}: set scorer={of!r}, or leave {name} out")
 
 
 def check_scoring(settings: Mapping[str, Any]) -> None:
@@ -172,12 +226,13 @@ def check_scoring(settings: Mapping[str, Any]) -> None:
     forward = "a scoring forward, and there is none with " + (
         "selector='uniform'" if selector == "uniform" else f"scorer={scorer!r}"
     )
-    without_forward = selector == "uniform" or scorer == "carried"
+    without_forward = selector == "uniform" or scorer in ("carried", "proxy")
+    takes_scale = scorer in ("forward", "stale") and not without_forward
     idle: tuple[tuple[str, tuple[object, ...], bool, str], ...] = (
-        ("index_key", (None,), scorer not in ("stale", "carried"), "scorer='stale' or scorer='carried'"),
+        ("index_key", (None,), scorer not in BY_ID, "scorer='stale', scorer='carried' or scorer='rho'"),
         ("refresh", (3,), scorer != "stale", "scorer='stale'"),
         ("momentum", (0.5,), scorer != "carried", "scorer='carried'"),
-        ("scale_factor", (0.5, 1), without_forward or callable(scorer), "scorer='forward' or scorer='stale'"),
+        ("scale_factor", (0.5, 1), not takes_scale, "scorer='forward' or scorer='stale'"),
         ("bn", ("frozen",), without_forward, forward),
         ("precision", ("engine",), without_forward, forward),
     )
@@ -224,7 +279,7 @@ def declared(settings: Mapping[str, Any]) -> tuple[tuple[Event, ...], tuple[str,
             events |= {Event.BEFORE_FORWARD, Event.AFTER_FORWARD}
         wanted = {
             # Each process decides by its own rows whether it scores them.
-            "own_forward": not (is_global or is_uniform or is_carried),
+            "own_forward": not (is_global or is_uniform or is_carried or settings["scorer"] == "proxy"),
             "duration": (settings["start"], settings["end"]) != (0, 1),
             "whole_batch": is_carried,  # it counts at BEFORE_TRAIN_BATCH the rows whose losses will come
             "row_loss": not is_uniform,

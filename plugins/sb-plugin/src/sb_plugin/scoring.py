@@ -17,18 +17,18 @@ from engine_core import Objective
 from engine_core.batch import BatchKey, get_item, map_batch, set_item
 from engine_core.errors import ArgumentError, ArgumentTypeError
 from engine_core.messages import warn
-from engine_core.objective import REDUCED
+from engine_core.objective import row_losses
 
 from .untouched import frozen_buffers, own_randomness
 
 __all__ = [
     "Manner",
     "as_scores",
+    "borrowed_loss",
     "check_scalable",
     "leaving_no_trace",
     "no_autocast",
     "rank_correlation",
-    "row_losses",
     "score",
     "summary_of",
 ]
@@ -86,14 +86,21 @@ def leaving_no_trace(
 
     Dropout within it draws from `seed`. Modules that the objective has, such as its loss, are held too.
     """
-    with torch.no_grad(), manner.autocast or nullcontext(), ExitStack() as holds:
+    held = borrowed_loss(objective, seed), frozen_buffers(model, manner.bn)
+    with torch.no_grad(), manner.autocast or nullcontext(), held[0], held[1]:
+        return block()
+
+
+@contextmanager
+def borrowed_loss(objective: Objective, seed: int) -> Iterator[None]:
+    """Hold the modules that the objective has, such as its loss, autocast's casts, and generators, seeded by `seed`."""
+    with ExitStack() as holds:
         for each in vars(objective).values():
             if isinstance(each, nn.Module):
                 holds.enter_context(frozen_buffers(each))
         holds.enter_context(_forgotten_casts())
-        holds.enter_context(frozen_buffers(model, manner.bn))
         holds.enter_context(own_randomness(seed))
-        return block()
+        yield
 
 
 @contextmanager
@@ -110,18 +117,6 @@ def _forgotten_casts() -> Iterator[None]:
         torch.set_autocast_cache_enabled(was_enabled)
 
 
-def row_losses(objective: Objective, model: Any, outputs: Any, batch: Any) -> torch.Tensor:
-    """Return the loss of each row (n,) in single precision, even if autocast made the outputs."""
-    tensors: list[torch.Tensor] = []
-    map_batch(outputs, lambda leaf: tensors.append(leaf) if isinstance(leaf, torch.Tensor) else None)
-    reduced: AbstractContextManager[Any] = nullcontext()
-    if tensors and torch.is_autocast_enabled(tensors[0].device.type):
-        outputs, reduced = map_batch(outputs, _to_fp32), no_autocast(tensors[0].device)
-    with reduced:
-        losses: Any = objective.row_losses(model, outputs, batch)
-    return as_scores(losses, objective.batches.rows(batch), f"{type(objective).__name__}.row_losses")
-
-
 def as_scores(given: Any, n: int, who: str) -> torch.Tensor:
     """Return what the user's code gave for scores (n,), in single precision.
 
@@ -133,11 +128,6 @@ def as_scores(given: Any, n: int, who: str) -> torch.Tensor:
     if given.shape != (n,):
         raise ArgumentError(f"{who} gave shape {tuple(given.shape)}, not ({n},), a score for each row")
     return given.detach().float()
-
-
-def _to_fp32(leaf: Any) -> Any:
-    is_reduced = isinstance(leaf, torch.Tensor) and leaf.dtype in REDUCED.values()
-    return leaf.float() if is_reduced else leaf
 
 
 def score(

@@ -15,9 +15,9 @@ from engine_core import Objective, State
 from engine_core.arguments import check_taken, item_at
 from engine_core.batch import BatchKey, get_item
 from engine_core.errors import ArgumentError, EngineError
-from engine_core.objective import autocast_of, check_objective
+from engine_core.objective import autocast_of, check_objective, row_losses
 
-from .scoring import Manner, leaving_no_trace, no_autocast, row_losses, score
+from .scoring import Manner, leaving_no_trace, no_autocast, score
 
 __all__ = ["Subject"]
 
@@ -124,11 +124,17 @@ class Subject:
         """Return what a block returns, whose forwards leave no trace, see `leaving_no_trace`."""
         return leaving_no_trace(block, self.state.model, self.objective, seed, self.manner)
 
-    def losses_of(self, outputs: Any, batch: Any, seed: int) -> torch.Tensor:
-        """Return the loss of each row (n,) from the outputs of a training forward, without side effects."""
-        objective, manner = self.objective, Manner(autocast=autocast_of(self.precision, self.device))
-        block = partial(row_losses, objective, self._holder, outputs, batch)
-        return leaving_no_trace(block, self.state.model, objective, seed, manner)
+    def losses_of_step(self) -> torch.Tensor:
+        """Return the loss of each row (n,) from the outputs of the step, without side effects.
+
+        Others that ask State for them get the same; it can't know of keys, or of the model before it was wrapped.
+        """
+        state, objective, seed = self.state, self.objective, self.state.timestamp.batch
+        if objective is state.objective and self._holder is state.model:
+            return leaving_no_trace(state.row_losses, state.model, objective, seed)
+        block = partial(row_losses, objective, self._holder, state.outputs, state.batch)
+        manner = Manner(autocast=autocast_of(self.precision, self.device))
+        return leaving_no_trace(block, state.model, objective, seed, manner)
 
 
 class _AtKeys(Objective):

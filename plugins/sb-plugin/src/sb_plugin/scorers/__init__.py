@@ -1,8 +1,8 @@
-"""Where the scores of a batch come from: a forward, tables by example, or the user's function."""
+"""Where the scores of a batch come from: a forward, tables by example, other nets, or the user's function."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -12,6 +12,8 @@ from engine_core.ranks import Ranks
 from .contract import Scorer
 from .forward import ByForward
 from .function import ByFunction
+from .proxy import ByProxy
+from .reducible import ByReducible
 from .tables import Carried, Stale
 
 __all__ = ["Scorer", "make_scorer"]
@@ -30,8 +32,11 @@ def make_scorer(settings: Mapping[str, Any], device: torch.device, ranks: Ranks)
         return Scorer(ranks)
     if callable(scorer):
         return ByFunction(ranks, scorer)
-    if scorer == "stale":
-        return Stale(ranks, index_key, settings["refresh"], device)
-    if scorer == "carried":
-        return Carried(ranks, index_key, settings["momentum"], device)
-    return ByForward(ranks, settings["reuse"])
+    by_name: dict[str, Callable[[], Scorer]] = {
+        "forward": lambda: ByForward(ranks, settings["reuse"]),
+        "stale": lambda: Stale(ranks, index_key, settings["refresh"], device),
+        "carried": lambda: Carried(ranks, index_key, settings["momentum"], device),
+        "proxy": lambda: ByProxy(ranks, settings["proxy"], device),
+        "rho": lambda: ByReducible(ranks, settings["irreducible"], index_key, device),
+    }
+    return by_name[scorer]()

@@ -50,8 +50,8 @@ class Scorer:
     def begin_fit(self) -> None:
         """Forget what was kept for a step that will not come: an exception may have ended the last fit."""
 
-    def keep(self, rows: torch.Tensor) -> None:
-        """Note which rows (k,) the step trains on."""
+    def keep(self, rows: torch.Tensor, k: int, state: State) -> None:
+        """Note which of this rank's rows the step trains on, of the `k` of all ranks."""
 
     def wants(self, event: Event) -> bool:
         """Is there something to do at this event of the step?"""

@@ -90,10 +90,12 @@ class ByForward(ByLoss):
                 _warn_if_worthless(correlation, factor)
         return losses
 
-    def keep(self, rows: torch.Tensor) -> None:
-        """Note which rows (k,) the step trains on."""
-        if self._reuse is not None:
+    def keep(self, rows: torch.Tensor, k: int, state: State) -> None:
+        """Note which rows the step trains on; a placeholder, which was not scored, reuses nothing."""
+        if self._reuse is not None and rows.shape[0]:
             self._reuse.keep(rows)
+        else:
+            self.begin_fit()
 
     def begin_fit(self) -> None:
         """Forget what was kept for a step that an exception ended."""

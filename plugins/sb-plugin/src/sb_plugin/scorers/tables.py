@@ -147,7 +147,7 @@ class Carried(ByTable):
             self._found = None if self.ranks.size == 1 else []
             return
         if event is Event.AFTER_LOSS:
-            losses = subject.losses_of(state.outputs, state.batch, seed=state.timestamp.batch)
+            losses = subject.losses_of_step()
             ids = self.ids_in(state.batch, losses.shape[0])
             self._rows_left -= losses.shape[0]
             if self._found is not None:
