@@ -50,6 +50,7 @@ class _RememberingCommand(click.Command):
 )
 @click.argument("config", required=False, metavar="CONFIG.yaml", type=GivenPath())
 @click.option("--example", metavar="NAME", help=f"Train a built-in example instead: {', '.join(EXAMPLES)}.")
+@click.option("--recipe", metavar="NAME", help="Add an installed recipe to the config, before --set; see: recipes list.")
 @click.option(
     "--set",
     "overrides",
@@ -92,6 +93,7 @@ def train(
     /,
     config: Path | None,
     example: str | None,
+    recipe: str | None,
     out: Path | None,
     overrides: Sequence[str],
     **settings: Any,
@@ -115,7 +117,10 @@ def train(
         try:
             if config is not None:
                 import_beside(config)
-            checked = _read(path, overrides, settings)
+            checked = _read(path, [*([] if recipe is None else [f"recipe={recipe}"]), *overrides], settings)
+            if showing.has_progress:
+                for line in checked.place().source.added:
+                    click.echo(escaped(line), err=True)
             if check:
                 _check(checked, showing, write, out)
                 return

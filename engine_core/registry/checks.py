@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.resources
 import inspect
 from types import FunctionType
 from typing import Any, Literal
@@ -21,12 +22,14 @@ LOGS = ("log_metrics", "log_hyperparameters", "log_traces")
 
 
 def load_plugin(record: PluginRecord) -> Any:
-    """Import what an entry point names, and check that it is a plugin of that kind.
+    """Import what an entry point names, and check that it is a plugin of that kind; a recipe is a file in a package.
 
     Raises:
         PluginError: says what is wrong and what to do; the cause is attached.
     """
     try:
+        if record.kind == "recipes":
+            return _file_of(record)
         plugin = functools.reduce(getattr, record.attribute.split("."), importlib.import_module(record.module))
         _check_loaded(record, plugin)
     except KeyboardInterrupt as interruption:
@@ -73,6 +76,13 @@ def _check_loaded(record: PluginRecord, plugin: Any) -> None:
     metadata = getattr(plugin, "metadata", None) if record.kind == "algorithms" else None
     if metadata is not None and metadata.name not in (None, record.name):
         raise TypeError(f"its metadata says name={metadata.name!r}, but the entry point has another name")
+
+
+def _file_of(record: PluginRecord) -> Any:
+    file = importlib.resources.files(record.module).joinpath(record.attribute)
+    if not file.is_file():
+        raise FileNotFoundError(f"there is no file {record.attribute!r} in the package {record.module!r}")
+    return file
 
 
 def missing_methods(thing: object, *methods: str) -> str:
