@@ -16,7 +16,7 @@ from .building import (
     make_factory,
 )
 from .reading import Place, SourceFile, read_yaml
-from .recipes import FoundRecipe, load_config, read_recipe
+from .recipes import Recipe, load_config, read_recipe
 from .schema import (
     Config,
     ParallelSettings,
@@ -31,10 +31,10 @@ from .schema import (
 __all__ = [
     "Config",
     "ConfigError",
-    "FoundRecipe",
     "ParallelSettings",
     "Place",
     "PluginEntry",
+    "Recipe",
     "Section",
     "SourceFile",
     "Target",

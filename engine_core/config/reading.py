@@ -77,9 +77,7 @@ class Node:
 class SourceFile(NamedTuple):
     """The file that values came from, and what it holds; no file for values made in Python.
 
-    Args:
-        overrides: the changes that were made since.
-        added: what a recipe added and why, as lines to print.
+    `overrides` are the changes made since, `added` what a recipe added and why, as lines to print.
     """
 
     file: str = ""

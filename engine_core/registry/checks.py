@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.resources
 import inspect
+import os
 from types import FunctionType
 from typing import Any, Literal
 
@@ -20,16 +20,16 @@ from .installed import DENY, Kind, PluginRecord, unmet
 LOGS = ("log_metrics", "log_hyperparameters", "log_traces")
 """The methods of a logger destination."""
 
+_DATA = {"loops": (Offers, "an engine_core.needs.Offers"), "recipes": (os.PathLike, "the path of a YAML file")}
+
 
 def load_plugin(record: PluginRecord) -> Any:
-    """Import what an entry point names, and check that it is a plugin of that kind; a recipe is a file in a package.
+    """Import what an entry point names, and check that it is a plugin of that kind.
 
     Raises:
         PluginError: says what is wrong and what to do; the cause is attached.
     """
     try:
-        if record.kind == "recipes":
-            return _file_of(record)
         plugin = functools.reduce(getattr, record.attribute.split("."), importlib.import_module(record.module))
         _check_loaded(record, plugin)
     except KeyboardInterrupt as interruption:
@@ -48,9 +48,10 @@ def check_plugin(kind: Kind | Literal["loggers"], plugin: Any, place: str = "") 
     """
     if kind == "passes":
         _check_pass(plugin)
-    elif kind == "loops":
-        if not isinstance(plugin, Offers):
-            raise TypeError(f"an entry point of kind loops must name an engine_core.needs.Offers, not {plugin!r}")
+    elif kind in _DATA:
+        cls, what = _DATA[kind]
+        if not isinstance(plugin, cls):
+            raise TypeError(f"an entry point of kind {kind} must name {what}, not {plugin!r}")
     elif kind == "commands":
         if missing_methods(plugin, "main", "make_context"):
             raise TypeError(f"an entry point of kind commands must name a click.Command, not {plugin!r}")
@@ -76,13 +77,6 @@ def _check_loaded(record: PluginRecord, plugin: Any) -> None:
     metadata = getattr(plugin, "metadata", None) if record.kind == "algorithms" else None
     if metadata is not None and metadata.name not in (None, record.name):
         raise TypeError(f"its metadata says name={metadata.name!r}, but the entry point has another name")
-
-
-def _file_of(record: PluginRecord) -> Any:
-    file = importlib.resources.files(record.module).joinpath(record.attribute)
-    if not file.is_file():
-        raise FileNotFoundError(f"there is no file {record.attribute!r} in the package {record.module!r}")
-    return file
 
 
 def missing_methods(thing: object, *methods: str) -> str:

@@ -46,10 +46,10 @@ class PluginRecord:
 
     Args:
         kind: `algorithms`, `passes`, `callbacks`, `loops`, which say what a training loop offers, `commands`, or
-            `recipes`, which are files.
+            `recipes`, which are paths of files.
         name: the entry point's name, which is also the plugin's.
         distribution, version: what ships it.
-        entry_point: its value, `module:attribute`; of a recipe, `package:file.yaml`.
+        entry_point: its value, `module:attribute`.
         status: `available`; `disabled` by the environment; `ambiguous`: others claim the bare name too;
             `broken`: it can't be loaded, as metadata or an attempt showed.
         reason: why it is not simply available, and what to do.
