@@ -67,10 +67,7 @@ class Recipe(Section, BaseModel):  # the second for ruff, which allows mutable d
 
 
 def read_recipe(record: PluginRecord, place: Place) -> tuple[Recipe, SourceFile]:
-    """Read and check an installed recipe's file; nothing that it names is imported.
-
-    Args:
-        place: where it is named, for messages.
+    """Read and check an installed recipe's file, wanted at `place`; nothing that it names is imported.
 
     Raises:
         ConfigError: (a ValueError) if it can't be used, lacks a distribution, or its file has a mistake.

@@ -9,7 +9,7 @@ from engine_core.errors import EngineError
 from engine_core.messages import escaped
 from engine_core.registry import Registry
 
-from .evidence import NOTHING, page_of, read_evidence
+from .evidence import NOTHING, page_of, read_studied
 
 
 @click.group(epilog="\b\nExample:\n  engine-core recipes show fast-images")
@@ -23,12 +23,12 @@ def list_recipes() -> None:
     rows, notes = list[tuple[str, ...]](), list[list[str]]()
     for record in Registry.scan().records_of("recipes"):
         try:
-            recipe, evidence = read_evidence(record)
+            recipe = read_studied(record)
         except EngineError as error:
             rows.append((record.name, "", str(record.origin), "can't be used"))
             notes.append(str(error).splitlines())
         else:
-            gains = [f"{each.words}: {each.task}" for each in evidence[:1]]
+            gains = [f"{each.words}: {each.task}" for each in recipe.evidence[:1]]
             rows.append((record.name, recipe.kind, str(record.origin), *(gains or [NOTHING])))
             notes.append([recipe.summary])
     click.echo(format_table(("NAME", "KIND", "DISTRIBUTION", "GAIN"), rows, notes))

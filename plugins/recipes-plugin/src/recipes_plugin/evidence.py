@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated
 
 from pydantic import BaseModel, Field, model_validator
 
-from engine_core.config import Place, Recipe, Section, SourceFile, read_recipe, validated
+from engine_core.config import Place, Recipe, Section, read_recipe, validated
 from engine_core.errors import did_you_mean
 from engine_core.messages import aligned
 from engine_core.registry import PluginRecord
@@ -60,36 +59,38 @@ class Evidence(Section, BaseModel):  # the second for ruff, which allows mutable
         return self
 
 
-def read_evidence(record: PluginRecord) -> tuple[Recipe, list[Evidence]]:
+class StudiedRecipe(Recipe):
+    """A recipe's file, with what it says of studies checked."""
+
+    evidence: list[Evidence] = []  # type: ignore[assignment]
+
+    @model_validator(mode="after")
+    def _what_is_left_out_is_a_part(self) -> StudiedRecipe:
+        parts = self.parts()
+        for name in (name for each in self.evidence for name in each.without):
+            if name not in parts:
+                raise ValueError(f"without: {name!r} is not a part of it{did_you_mean(name, parts)}")
+        return self
+
+
+def read_studied(record: PluginRecord) -> StudiedRecipe:
     """Read and check the file of an installed recipe.
 
     Raises:
         ConfigError: (a ValueError) with the file, the line, the key and what is wrong with it.
     """
-    recipe, source = read_recipe(record, Place())
-    return recipe, list(_checked(recipe, source))
-
-
-def _checked(recipe: Recipe, source: SourceFile) -> Iterator[Evidence]:
-    parts = recipe.parts()
-    for index, values in enumerate(recipe.evidence):
-        place = Place(source, ("evidence", index))
-        inside = SourceFile(source.file, place.nodes()[-1])
-        found = validated(Evidence, values, inside, inside)
-        if unknown := next((name for name in found.without if name not in parts), None):
-            problem = f"{unknown!r} is not a part of the recipe{did_you_mean(unknown, parts)}"
-            raise place.at("without", unknown).error(problem)
-        yield found
+    _, source = read_recipe(record, Place())
+    return validated(StudiedRecipe, source.root.plain(), source, source)
 
 
 def page_of(record: PluginRecord) -> list[str]:
     """Return as lines what a recipe adds and why, what studies found of it, and where it was not tried."""
-    recipe, evidence = read_evidence(record)
+    recipe = read_studied(record)
     lines = [f"{record.name} ({record.origin}), for {recipe.kind}: {recipe.summary}", "adds", *recipe.lines()]
-    for each in evidence:
+    for each in recipe.evidence:
         values = {name: getattr(each, name) for name in ("task", "model", "reached", "baseline", "tuned")}
         values |= {"gain": f"{each.words}, with {each.seeds} seeds"}
         values |= {f"without {name}": text for name, text in each.without.items()} | {"study": each.study}
         lines += ["evidence", *(f"  {line}" for line in aligned([*values.items()]))]
-    lines += [] if evidence else ["evidence", f"  {NOTHING}"]
+    lines += [] if recipe.evidence else ["evidence", f"  {NOTHING}"]
     return [*lines, *(["not tried"] if recipe.not_tried else []), *(f"  {text}" for text in recipe.not_tried)]
