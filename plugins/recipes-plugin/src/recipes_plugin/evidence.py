@@ -59,7 +59,7 @@ class Evidence(Section, BaseModel):  # the second for ruff, which allows mutable
         return self
 
 
-class StudiedRecipe(Recipe):
+class StudiedRecipe(Recipe, BaseModel):  # as above
     """A recipe's file, with what it says of studies checked."""
 
     evidence: list[Evidence] = []  # type: ignore[assignment]
