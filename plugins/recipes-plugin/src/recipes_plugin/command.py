@@ -19,7 +19,10 @@ def recipes() -> None:
 
 @recipes.command("list", epilog="\b\nExample:\n  engine-core recipes list")
 def list_recipes() -> None:
-    """List the installed recipes, each with its first gain."""
+    """List the installed recipes.
+
+    Each has the gain that its first study found.
+    """
     rows, notes = list[tuple[str, ...]](), list[list[str]]()
     for record in Registry.scan().records_of("recipes"):
         try:
@@ -37,5 +40,8 @@ def list_recipes() -> None:
 @recipes.command("show", epilog="\b\nExample:\n  engine-core recipes show fast-images")
 @click.argument("name")
 def show_recipe(name: str) -> None:
-    """Show what a recipe adds and why, what studies found of it, and where it was not tried."""
+    """Show a recipe and its evidence.
+
+    That is what it adds and why, what studies found of it, and where it was not tried.
+    """
     click.echo(escaped("\n".join(page_of(Registry.scan().find("recipes", name))), keep="\n"))
