@@ -249,7 +249,7 @@ def matching(project: Path, patterns: list[str]) -> list[str]:
 
 
 def test_each_alone(ring: str, arguments: list[str]) -> int:
-    """Run the tests of each plugin with no other plugin beside it; return the first exit code that is not 0."""
+    """Run the tests of each plugin beside those alone that it requires; return the first exit code that is not 0."""
     if WHY_NO_TORCH.exists():
         print("the tests of the plugins need torch", flush=True)
         return 0
@@ -260,7 +260,7 @@ def test_each_alone(ring: str, arguments: list[str]) -> int:
                 run_pytest,
                 *(tests_of(plugin), *arguments),
                 ring=ring,
-                environment=path_of([plugin]),
+                environment=path_of([plugin, *required_by(plugin)]),
                 stdout=PIPE,  # they run side by side
             )
             for plugin in sorted(PLUGINS, key=size_of_tests, reverse=True)
@@ -270,6 +270,12 @@ def test_each_alone(ring: str, arguments: list[str]) -> int:
             print(f"{name}, alone with the core\n{done.stdout}", flush=True)
             codes.append(done.returncode)
     return next((code for code in codes if code), 0)
+
+
+def required_by(plugin: Path) -> list[Path]:
+    """Return the plugins that a plugin requires."""
+    declared = (plugin / "pyproject.toml").read_text(encoding="utf-8")
+    return [other for other in PLUGINS if f'"{other.name}>=' in declared]
 
 
 def size_of_tests(plugin: Path) -> int:

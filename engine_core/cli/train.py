@@ -51,6 +51,9 @@ class _RememberingCommand(click.Command):
 @click.argument("config", required=False, metavar="CONFIG.yaml", type=GivenPath())
 @click.option("--example", metavar="NAME", help=f"Train a built-in example instead: {', '.join(EXAMPLES)}.")
 @click.option(
+    "--recipe", metavar="NAME", help="Add an installed recipe to the config, before --set; recipes list names them."
+)
+@click.option(
     "--set",
     "overrides",
     multiple=True,
@@ -115,7 +118,7 @@ def train(
         try:
             if config is not None:
                 import_beside(config)
-            checked = _read(path, overrides, settings)
+            checked = _read(path, overrides, settings, showing)
             if check:
                 _check(checked, showing, write, out)
                 return
@@ -134,19 +137,22 @@ def train(
     context.exit(code)
 
 
-def _read(path: Path, overrides: Sequence[str], settings: dict[str, Any]) -> Config:
-    """Return the config of a file with what the command line changes in it."""
+def _read(path: Path, overrides: Sequence[str], settings: dict[str, Any], showing: Showing) -> Config:
+    """Return the config of a file with what the command line changes in it; show what a recipe adds."""
+    recipe = settings.pop("recipe")
     checkpoints: dict[str, Any] | Literal[False] = {
         "every": settings.pop("checkpoint_every"),
         **{name: settings.pop(name) for name in ("keep_last", "keep_best")},
     }
     if settings.pop("no_checkpoints"):
         checkpoints = False
-    loaded = load_config(path, overrides)
+    loaded = load_config(path, [*([] if recipe is None else [f"recipe={recipe}"]), *overrides])
     if isinstance(loaded.trainer.parallel, ParallelSettings) and settings["parallel"] == loaded.trainer.parallel.name:
         settings["parallel"] = None  # the config says more about it
     checked = override(loaded, checkpoints, **settings)
     check_plugins(checked)
+    for line in loaded.place().source.added if showing.has_progress else ():
+        click.echo(escaped(line), err=True)
     return checked
 
 

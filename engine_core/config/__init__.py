@@ -16,6 +16,7 @@ from .building import (
     make_factory,
 )
 from .reading import Place, SourceFile, read_yaml
+from .recipes import Recipe, load_config, read_recipe
 from .schema import (
     Config,
     ParallelSettings,
@@ -23,7 +24,6 @@ from .schema import (
     Section,
     Target,
     check_config,
-    load_config,
     override,
     validated,
 )
@@ -34,6 +34,7 @@ __all__ = [
     "ParallelSettings",
     "Place",
     "PluginEntry",
+    "Recipe",
     "Section",
     "SourceFile",
     "Target",
@@ -52,6 +53,7 @@ __all__ = [
     "load_config",
     "make_factory",
     "override",
+    "read_recipe",
     "read_yaml",
     "validated",
 ]

@@ -50,7 +50,7 @@ class Node:
             return {key: node.plain() for key, node in self.value.items()}
         return [node.plain() for node in self.value] if isinstance(self.value, list) else self.value
 
-    def copied(self, origin: str | None = None) -> Node:
+    def copied(self, origin: int | str | None = None) -> Node:
         """Return a copy, which has another origin if one is given."""
         value = self.value
         if isinstance(value, dict):
@@ -75,11 +75,15 @@ class Node:
 
 
 class SourceFile(NamedTuple):
-    """The file that values came from, and what it holds; no file for values made in Python."""
+    """The file that values came from, and what it holds; no file for values made in Python.
+
+    `overrides` are the changes made since, `added` what a recipe added and why, as lines to print.
+    """
 
     file: str = ""
     root: Node = Node({})
     overrides: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
 
 
 class Place(NamedTuple):
@@ -255,7 +259,7 @@ def apply_overrides(source: SourceFile, overrides: Iterable[str]) -> SourceFile:
     for text in texts:
         _Override(text).change(root)
     root.origin = None
-    return source._replace(root=root, overrides=texts)
+    return source._replace(root=root, overrides=(*source.overrides, *texts))
 
 
 class _Override:
@@ -306,7 +310,7 @@ class _Override:
 
     def _index_of(self, entries: Sequence[Node], wanted: Any, here: Keys) -> int:
         """Return the index of the only entry that is the value, or has it as its name or target."""
-        names = [_names_of(entry.plain()) for entry in entries]
+        names = [names_of(entry.plain()) for entry in entries]
         found = [index for index, known in enumerate(names) if wanted in known]
         if len(found) == 1:
             return found[0]
@@ -347,7 +351,7 @@ class _Override:
             old.value += new.value if isinstance(new.value, list) else [new]
 
 
-def _names_of(entry: Any) -> list[Any]:
+def names_of(entry: Any) -> list[Any]:
     """Return an entry of a list, and by what it can be named; the shortest name is last."""
     names = [entry, *(entry[key] for key in ("name", "target") if key in entry)] if isinstance(entry, dict) else [entry]
     return [*names, *(name.rpartition(":")[2] for name in names if isinstance(name, str))]

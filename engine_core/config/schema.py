@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
@@ -28,7 +27,7 @@ from ..event import Event
 from ..metadata import PlainModel
 from ..registry import parse_requirement
 from ..time import Time, as_number
-from .reading import LONGEST, Place, SourceFile, apply_overrides, read_yaml
+from .reading import LONGEST, Place, SourceFile
 
 
 class Section(PlainModel, BaseModel):  # the second for ruff, which allows mutable defaults in pydantic models only
@@ -149,6 +148,14 @@ class PassEntry(PluginEntry):
     index: int = -1
 
 
+class RecipeEntry(Section):
+    """The recipe that a config was made with, for the record: what it adds is in the config already."""
+
+    name: str
+    distribution: str
+    version: str
+
+
 Paths = Annotated[list[str | int], _listed]
 
 
@@ -250,6 +257,7 @@ class Config(Section, BaseModel):  # the second for ruff, as above Section
         algorithms, callbacks, loggers: plugins by name or target, in the order in which they are listed.
         passes: the user's own passes; `order`: a table of events and algorithm names, applied after them.
         require_plugins: distributions that have to be installed, as in `some-plugin>=1.2`.
+        recipe: the recipe that was merged into it; in a file its name, by which `load_config` merges it.
 
     Example:
         >>> Config(
@@ -278,6 +286,7 @@ class Config(Section, BaseModel):  # the second for ruff, as above Section
     passes: list[Annotated[PassEntry, _named]] = []
     order: dict[EventName, list[str]] = {}
     require_plugins: list[Annotated[str, AfterValidator(lambda text: str(parse_requirement(text)))]] = []
+    recipe: RecipeEntry | None = None
 
     _source: SourceFile = PrivateAttr(default=SourceFile())
 
@@ -301,19 +310,6 @@ class Config(Section, BaseModel):  # the second for ruff, as above Section
             value = getattr(self, section)
             for key, entry in value.items() if isinstance(value, dict) else enumerate(value):
                 yield entry, self.place(section, key)
-
-
-def load_config(path: Path | str, overrides: Iterable[str] = ()) -> Config:
-    """Read and check a config file; nothing that it names is imported.
-
-    Args:
-        overrides: changes to make first, in order, as `--set` takes them: `"optimizer.args.lr=1e-3"`.
-
-    Raises:
-        ConfigError: (a ValueError) with one line for each problem: file, line, key, what is wrong, the nearest name.
-    """
-    source = apply_overrides(read_yaml(path), overrides)
-    return validated(Config, source.root.plain(), source, source)
 
 
 def check_config(values: Mapping[str, Any], file: str) -> Config:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import os
 from types import FunctionType
 from typing import Any, Literal
 
@@ -18,6 +19,8 @@ from .installed import DENY, Kind, PluginRecord, unmet
 
 LOGS = ("log_metrics", "log_hyperparameters", "log_traces")
 """The methods of a logger destination."""
+
+_DATA = {"loops": (Offers, "an engine_core.needs.Offers"), "recipes": (os.PathLike, "the path of a YAML file")}
 
 
 def load_plugin(record: PluginRecord) -> Any:
@@ -45,9 +48,10 @@ def check_plugin(kind: Kind | Literal["loggers"], plugin: Any, place: str = "") 
     """
     if kind == "passes":
         _check_pass(plugin)
-    elif kind == "loops":
-        if not isinstance(plugin, Offers):
-            raise TypeError(f"an entry point of kind loops must name an engine_core.needs.Offers, not {plugin!r}")
+    elif kind in _DATA:
+        cls, what = _DATA[kind]
+        if not isinstance(plugin, cls):
+            raise TypeError(f"an entry point of kind {kind} must name {what}, not {plugin!r}")
     elif kind == "commands":
         if missing_methods(plugin, "main", "make_context"):
             raise TypeError(f"an entry point of kind commands must name a click.Command, not {plugin!r}")

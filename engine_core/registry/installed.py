@@ -13,9 +13,9 @@ from packaging.version import InvalidVersion
 
 from ..errors import ArgumentError, ArgumentTypeError
 
-Kind = Literal["algorithms", "passes", "callbacks", "loops", "commands"]
+Kind = Literal["algorithms", "passes", "callbacks", "loops", "commands", "recipes"]
 Status = Literal["available", "disabled", "ambiguous", "broken"]
-KINDS: tuple[Kind, ...] = ("algorithms", "passes", "callbacks", "loops", "commands")
+KINDS: tuple[Kind, ...] = ("algorithms", "passes", "callbacks", "loops", "commands", "recipes")
 CORE, PREFIX = "engine-core", "engine_core."
 ALLOW, DENY = "ENGINE_CORE_PLUGINS", "ENGINE_CORE_DISABLE_PLUGINS"
 
@@ -45,7 +45,8 @@ class PluginRecord:
     """One entry point: its name, its distribution, and whether it can be used.
 
     Args:
-        kind: `algorithms`, `passes`, `callbacks`, `loops`, which say what a training loop offers, or `commands`.
+        kind: `algorithms`, `passes`, `callbacks`, `loops`, which say what a training loop offers, `commands`, or
+            `recipes`, which are paths of files.
         name: the entry point's name, which is also the plugin's.
         distribution, version: what ships it.
         entry_point: its value, `module:attribute`.

@@ -50,7 +50,8 @@ SPEAKING = [
 def test_what_a_page_calls_by_its_full_name_exists():
     texts = [page.read_text(encoding="utf-8") for page in SPEAKING]
     names = {name for text in texts for name in re.findall(r"(?<![\w.-])engine_core(?:\.\w+)+", text)}
-    names -= {f"engine_core.{group}" for group in ("algorithms", "commands", "loops")}  # entry points, no modules
+    groups = ("algorithms", "commands", "loops", "recipes")
+    names -= {f"engine_core.{group}" for group in groups}  # entry points, no modules
     names -= {"engine_core.json", "engine_core.safetensors"}  # files in the checkpoints of other trainers
     names -= {"engine_core.not_finite"}  # a tag of a run in MLflow
     assert [name for name in sorted(names) if not is_there(name)] == []

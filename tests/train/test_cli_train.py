@@ -145,6 +145,43 @@ def test_a_second_ctrl_c_ends_within_a_batch_closes_callbacks_and_loses_no_line(
     assert [row.partition(",")[0] for row in rows] == ["0", "1", "2", "3"]
 
 
+RECIPE = """
+kind: tiny
+summary: Faster.
+algorithms: [wake]
+optimizer: {target: "torch.optim:SGD", args: {lr: 0.1}}
+because: {wake: "It wakes.", optimizer: "It steps."}
+"""
+
+
+def test_a_recipe_is_told_with_its_reasons_and_recorded_and_resumes_and_repeats(run, install, tmp_path):
+    (tmp_path / "fast.yaml").write_text(RECIPE)
+    path = f"from pathlib import Path\nFAST = Path({str(tmp_path / 'fast.yaml')!r})"
+    install("acme", {"recipes": {"fast": "acme_fast:FAST"}}, {"acme_fast": path}, version="1.2")
+    config = "".join(line for line in DOZES.splitlines(keepends=True) if not line.startswith("optimizer"))
+    first = run("--recipe", "fast", "--out", "out", "--max-duration", "1ep", config=config)
+    assert first.stderr.splitlines()[:5] == [
+        "recipe fast (acme 1.2) adds",
+        "  algorithms: [{name: wake}]",
+        "      It wakes.",
+        "  optimizer: {target: 'torch.optim:SGD', args: {lr: 0.1}}",
+        "      It steps.",
+    ]
+    again = run("--recipe", "fast", "--out", "out", "--autoresume", "--quiet", config=config)
+    assert (again.exit_code, "recipe" in again.output) == (0, False), again.output
+    manifest = read_manifest(tmp_path / "out")
+    assert (manifest.overrides, [each["name"] for each in manifest.config["algorithms"]]) == (
+        ("recipe=fast",),
+        ["doze", "wake"],
+    )
+    assert manifest.config["recipe"] == {"name": "fast", "distribution": "acme", "version": "1.2"}
+    # Without the recipe, and although it is gone.
+    (tmp_path / "fast.yaml").unlink()
+    repeated = run("--out", "repeated", config=json.dumps(manifest.config))
+    assert (repeated.exit_code, "adds" in repeated.output) == (0, False), repeated.output
+    assert logged(tmp_path / "repeated") == logged(tmp_path / "out")
+
+
 WIDHT = "algorithms[widen].args.widht=8"
 
 

@@ -19,7 +19,7 @@ for module in pkgutil.walk_packages(engine_core.__path__, "engine_core."):
 EVERY_ENTRY_POINT = """
 import sys
 from importlib.metadata import entry_points
-groups = [f"engine_core.{kind}" for kind in ("algorithms", "passes", "callbacks", "loops", "commands")]
+groups = [f"engine_core.{kind}" for kind in ("algorithms", "passes", "callbacks", "loops", "commands", "recipes")]
 for group in [*groups, "console_scripts"]:
     for entry in entry_points(group=group):
         if entry.dist.name in sys.argv:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_core.errors import ConfigError
+from engine_core.registry import Registry
 from engine_core_study.file import _split, is_study, read_study, short_study
 
 NOISE = {"target": "study_parts:Noise"}
@@ -66,6 +67,45 @@ def test_one_is_left_out_of_an_arm_at_a_time(write):
         "all without study_parts:Noise": ["study_parts:Slow"],
         "all without study_parts:Slow": ["study_parts:Noise"],
     }
+
+
+def test_an_arm_may_be_a_recipe_whose_algorithms_are_left_out_in_turn_and_which_is_tuned(write, here, monkeypatch):
+    (here / "acme-1.2.dist-info").mkdir()
+    (here / "acme-1.2.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.2\n")
+    (here / "acme-1.2.dist-info" / "entry_points.txt").write_text("[engine_core.recipes]\nfast = acme_fast:FAST\n")
+    (here / "acme_fast.py").write_text(f"from pathlib import Path\nFAST = Path({str(here)!r}, 'fast.yaml')")
+    (here / "fast.yaml").write_text("""\
+kind: tiny
+summary: Faster.
+algorithms: [{target: "study_parts:Noise"}, {target: "study_parts:Slow"}]
+optimizer: {target: "torch.optim:Adam", args: {lr: 0.1}}
+because: {optimizer: why, "study_parts:Noise": why, "study_parts:Slow": why}
+""")
+    monkeypatch.syspath_prepend(here)
+    Registry.scan(refresh=True)
+    design = read_study(
+        write("""\
+        arms:
+          plain: {}
+          recipe: {set: {optimizer: null, recipe: fast, optimizer.args.lr: 0.2}}
+        leave_one_out: recipe
+        tune: {optimizer.args.lr: [0.1, 0.3]}
+        choose_by: val/loss
+    """)
+    )
+    monkeypatch.undo()
+    Registry.scan(refresh=True)
+    noise, slow = "study_parts:Noise", "study_parts:Slow"
+    assert algorithms(design) == {
+        "plain": [],
+        "recipe": [noise, slow],
+        f"recipe without {noise}": [slow],
+        f"recipe without {slow}": [noise],
+    }
+    assert config(design, "plain", 1)["optimizer"] == {"target": "torch.optim:SGD", "args": {"lr": 0.3}}
+    assert config(design, "recipe", 1)["optimizer"] == {"target": "torch.optim:Adam", "args": {"lr": 0.3}}
+    record = {"name": "fast", "distribution": "acme", "version": "1.2"}
+    assert config(design, f"recipe without {slow}")["recipe"] == record
 
 
 def test_each_arm_tunes_the_keys_that_it_has_and_lengths_make_a_ladder(write):

@@ -7,6 +7,7 @@ from typing import Any
 
 from engine_core.algorithm import Algorithm
 from engine_core.callback import Callback
+from engine_core.config import ConfigError, Place, read_recipe
 from engine_core.engine import Engine, misspelt_hooks
 from engine_core.errors import EngineError, OrderError, did_you_mean
 from engine_core.event import Event
@@ -26,6 +27,8 @@ def problems_of(record: PluginRecord, plugin: Any) -> list[str]:
     """Return what is wrong with a plugin that was loaded, each in one sentence with its remedy."""
     if record.kind == "loops":  # data, which checked itself
         return []
+    if record.kind == "recipes":
+        return _of_recipe(record)
     metadata = getattr(plugin, "metadata", None)
     unchecked = invalid(metadata) if isinstance(metadata, (AlgorithmMetadata, PassMetadata)) else None
     problems = [*([unchecked] if unchecked else []), *misspelt_events(plugin)]
@@ -43,6 +46,14 @@ def problems_of(record: PluginRecord, plugin: Any) -> list[str]:
     if record.kind != "passes":
         problems += _of_marked_hooks(plugin)
     return problems
+
+
+def _of_recipe(record: PluginRecord) -> list[str]:
+    try:
+        read_recipe(record, Place())
+    except ConfigError as error:
+        return [str(error)]
+    return []
 
 
 def broken_declarations(record: PluginRecord, plugin: Any, registry: Registry) -> list[str]:

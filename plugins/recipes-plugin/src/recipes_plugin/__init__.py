@@ -1,0 +1,8 @@
+"""Training recipes: YAML files beside this one, each of which `engine-core train --recipe NAME` adds to a config."""
+
+from pathlib import Path
+
+__all__ = ["FAST_IMAGES"]
+
+FAST_IMAGES = Path(__file__).with_name("fast_images.yaml")
+"""The recipe `fast-images`."""
