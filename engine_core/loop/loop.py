@@ -104,7 +104,9 @@ def put_back(engine: Engine, saved: Mapping[str, Any]) -> None:
 
 
 def put_states_back(engine: Engine, states: Mapping[str, Any]) -> None:
-    """Restore the states of algorithms, by name."""
+    """Restore the states of algorithms, by name; those that had finished are asked again."""
+    for member in engine.members:
+        member.finished.clear()
     _load_states("algorithm", algorithms_of(engine), states)
 
 
