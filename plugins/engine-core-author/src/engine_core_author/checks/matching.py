@@ -102,7 +102,11 @@ def test_finish(kit: AlgorithmKit) -> Fault | None:
                 return None
         outcomes.append(outcome_of(trainer))
     different = differing(outcomes[1], outcomes[0], ("weights", "optimizers", "algorithms", "metrics"))
-    return Fault(f"with an engine that asks on after finish(), the run ends differently: {different}") if different else None
+    return (
+        Fault(f"with an engine that asks on after finish(), the run ends differently: {different}")
+        if different
+        else None
+    )
 
 
 def _fault(kit: AlgorithmKit, algorithms: list[Any], found: list[str]) -> Fault | None:
