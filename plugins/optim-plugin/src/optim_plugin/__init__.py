@@ -7,8 +7,8 @@ from .freezing import freeze_layers, freezing_schedule, trainable_layers
 from .gradient_clipping import GradientClipping
 from .gradient_penalty import GradientPenalty
 from .input_gradients import input_gradient_penalty
-from .layer_freezing import LayerFreezing
 from .lawa import LAWA
+from .layer_freezing import LayerFreezing
 from .lookahead import Lookahead
 from .muon import flat_muon
 from .sam import SAM

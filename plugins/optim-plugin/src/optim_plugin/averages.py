@@ -135,11 +135,15 @@ class Average:
     @torch.no_grad()
     def take_mean(self, others: Sequence[Average]) -> None:
         """Become the equal mean of averages of the same model; what is not averaged stays."""
-        own, *parts = ([_part_of(tensor) for tensor in each._tensors[: each._copied]] for each in (self, *others))
+        own, *parts = (each.averaged() for each in (self, *others))
         torch._foreach_zero_(own)
         for part in parts:
             torch._foreach_add_(own, part)
         torch._foreach_div_(own, len(parts))
+
+    def averaged(self) -> list[torch.Tensor]:
+        """Return this rank's parts of what is averaged."""
+        return [_part_of(tensor) for tensor in self._tensors[: self._copied]]
 
     @torch.no_grad()
     def put_into_model(self) -> None:

@@ -1,4 +1,4 @@
-"""Gradients made smaller: each unit by the norm of its weights, all by their running norm. Independent of the engine."""
+"""Gradients made smaller: of each unit by the norm of its weights, or all where their norm is a spike. No engine."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def clip_adaptively(parameters: Iterable[nn.Parameter], threshold: float) -> Non
 def _unit_norms(tensor: torch.Tensor) -> torch.Tensor:
     """Return the norm of each unit, (out, 1, ..., 1), or a scalar for a vector; of 16 bits in float32."""
     wide = tensor.float() if tensor.dtype in (torch.half, torch.bfloat16) else tensor
-    if tensor.ndim < 2:
-        return torch.linalg.vector_norm(wide)
-    return torch.linalg.vector_norm(wide, dim=tuple(range(1, tensor.ndim)), keepdim=True)
+    units = None if tensor.ndim < 2 else tuple(range(1, tensor.ndim))
+    norms: torch.Tensor = torch.linalg.vector_norm(wide, dim=units, keepdim=units is not None)
+    return norms
 
 
 def mean_and_variance(norms: Sequence[float]) -> tuple[float, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from torch.nn.utils import clip_grad_value_
 
@@ -43,7 +43,7 @@ class GradientClipping(Algorithm):
         needs=("whole_weights",),
     )
 
-    def __init__(self, clipping_type: Literal["value", "adaptive"], clipping_threshold: float) -> None:
+    def __init__(self, clipping_type: str, clipping_threshold: float) -> None:
         if clipping_type == "norm":
             raise ArgumentError(
                 f"clipping_type='norm' is what the loop does itself: Trainer(..., grad_clip_norm={clipping_threshold})"

@@ -1,4 +1,5 @@
 """The gradients of the parameters that are trained: which there are, and their norm."""
+# ruff: noqa: SLF001  torch.optim's own kernels for many tensors at once have no public name
 
 from __future__ import annotations
 

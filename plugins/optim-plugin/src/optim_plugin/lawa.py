@@ -65,7 +65,7 @@ class LAWA(WeightAveraging):
 
     def _complete(self, state: State) -> int:
         """Return how many intervals of training are complete."""
-        return math.floor(state.get_progress(self._interval))
+        return math.floor(round(state.get_progress(self._interval), 9))
 
     def _is_due(self, event: Event, state: State) -> bool:
         if event not in (Event.BATCH_END, Event.EPOCH_END):

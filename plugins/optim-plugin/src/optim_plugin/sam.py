@@ -78,7 +78,8 @@ class SAM(Algorithm):
     def may_rest(self, state: State) -> bool:
         """If no interval ended between `start` and the end."""
         batches = state.timestamp.batch
-        return batches - batches % self.interval <= self.start * batches
+        last = batches - batches % self.interval - 1
+        return last < 0 or last / batches < self.start
 
     def apply(self, event: Event, state: State, logger: Logger | None = None) -> None:
         """Replace the gradients."""
