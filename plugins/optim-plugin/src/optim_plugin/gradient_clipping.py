@@ -27,7 +27,7 @@ class GradientClipping(Algorithm):
     Args:
         clipping_type: `"value"`: each number is at least `-clipping_threshold` and at most `clipping_threshold`;
             `"adaptive"`: the gradient of each unit is at most `clipping_threshold` times as long as its weights.
-        clipping_threshold: above 0.
+        clipping_threshold: above 0; that of the paper for large batches, if neither is given.
 
     Example:
         >>> GradientClipping("adaptive", 0.01).clipping_threshold
@@ -43,7 +43,7 @@ class GradientClipping(Algorithm):
         needs=("whole_weights",),
     )
 
-    def __init__(self, clipping_type: str, clipping_threshold: float) -> None:
+    def __init__(self, clipping_type: str = "adaptive", clipping_threshold: float = 0.01) -> None:
         if clipping_type == "norm":
             raise ArgumentError(
                 f"clipping_type='norm' is what the loop does itself: Trainer(..., grad_clip_norm={clipping_threshold})"
