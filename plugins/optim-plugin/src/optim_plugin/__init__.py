@@ -7,9 +7,9 @@ from .freezing import freeze_layers, freezing_schedule, trainable_layers
 from .gradient_clipping import GradientClipping
 from .gradient_penalty import GradientPenalty
 from .input_gradients import input_gradient_penalty
-from .lawa import LAWA
+from .lawa import LAWA, lawa_mean
 from .layer_freezing import LayerFreezing
-from .lookahead import Lookahead
+from .lookahead import Lookahead, lookahead_update
 from .muon import flat_muon
 from .sam import SAM
 from .sharpness import held_buffers, sharpness_aware_gradients
@@ -33,6 +33,8 @@ __all__ = [
     "freezing_schedule",
     "held_buffers",
     "input_gradient_penalty",
+    "lawa_mean",
+    "lookahead_update",
     "sharpness_aware_gradients",
     "spike_limit",
     "start_average",

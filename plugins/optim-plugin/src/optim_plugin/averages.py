@@ -147,9 +147,10 @@ class Average:
 
     @torch.no_grad()
     def put_into_model(self) -> None:
-        """Let training go on from the averages."""
-        for weight, average in zip(self._weights(), self._tensors, strict=True):
-            weight.copy_(average)
+        """Let parameters have the values of their averages."""
+        for place, weight, average in zip(self._places, self._weights(), self._tensors, strict=True):
+            if place.parameter is not None:
+                weight.copy_(average)
 
     def copied(self) -> list[str]:
         """Return the names of the floating buffers that are copied."""

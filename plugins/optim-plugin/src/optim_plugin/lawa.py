@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
+
+import torch
+from torch import nn
 
 from engine_core import AlgorithmMetadata, Event, State
 from engine_core.arguments import check_interval, check_whole
@@ -12,10 +15,34 @@ from engine_core.errors import ArgumentError
 from engine_core.time import Time, TimeUnit
 
 from .averages import Average, check_tensors
-from .buffers import Buffers
+from .buffers import Buffers, check_buffers
 from .weight_averaging import WeightAveraging, model_of
 
-__all__ = ["LAWA"]
+__all__ = ["LAWA", "lawa_mean"]
+
+
+def lawa_mean(
+    model: nn.Module, latest: Sequence[Mapping[str, torch.Tensor]], *, buffers: Buffers = "norms"
+) -> dict[str, torch.Tensor]:
+    """Return the equal mean of weights of `model` that were kept before, by name.
+
+    Args:
+        latest: what `start_average(model)` returned at the ends of the last intervals.
+        buffers: which buffers are averaged, see `ema_update`; others are those of the model now.
+
+    Raises:
+        ArgumentError: (a ValueError) for weights of another model, or none.
+
+    Example:
+        >>> model = nn.Linear(1, 1, bias=False)
+        >>> lawa_mean(model, [{"weight": torch.tensor([[1.0]])}, {"weight": torch.tensor([[2.0]])}])
+        {'weight': tensor([[1.5000]])}
+    """
+    if not latest:
+        raise ArgumentError("latest=[] has no weights to take the mean of: keep start_average(model) at least once")
+    mean = Average(model, buffers=check_buffers(buffers))
+    mean.take_mean([Average(model, each, buffers=buffers) for each in latest])
+    return mean.copies()
 
 
 class LAWA(WeightAveraging):

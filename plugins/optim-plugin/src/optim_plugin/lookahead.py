@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import ClassVar
 
 import torch
+from torch import nn
 
 from engine_core import AlgorithmMetadata, Event, Logger, State
 from engine_core.arguments import check_number, check_whole
@@ -13,7 +15,32 @@ from engine_core.arguments import check_number, check_whole
 from .averages import Average
 from .weight_averaging import KeptAverage, model_of
 
-__all__ = ["Lookahead"]
+__all__ = ["Lookahead", "lookahead_update"]
+
+
+def lookahead_update(slow: Mapping[str, torch.Tensor], model: nn.Module, alpha: float = 0.8) -> None:
+    """Move the slow weights the share `alpha` of the way to those of `model`, and then the model to them, in place.
+
+    Source: Zhang et al. 2019, arXiv 1907.08610, algorithm 1: call it after every k steps. Buffers of the model stay.
+
+    Args:
+        slow: what `start_average(model)` returned before the first step.
+        alpha: how far the slow weights move, in (0, 1).
+
+    Raises:
+        ArgumentError: (a ValueError) for slow weights of another model, or an `alpha` out of range.
+
+    Example:
+        >>> from optim_plugin import start_average
+        >>> model = nn.Linear(1, 1)
+        >>> slow = start_average(model)
+        >>> nn.init.ones_(model.weight), slow["weight"].zero_()  # doctest: +ELLIPSIS
+        (...)
+        >>> lookahead_update(slow, model, alpha=0.25)
+        >>> slow["weight"].item(), model.weight.item()
+        (0.25, 0.25)
+    """
+    _step(Average(model, slow, buffers="copy", share=True), _check_alpha(alpha))
 
 
 class Lookahead(KeptAverage):
@@ -46,7 +73,7 @@ class Lookahead(KeptAverage):
     def __init__(self, k: int = 5, alpha: float = 0.8) -> None:
         super().__init__(None)
         self.k = check_whole("k", k, "[1, inf)", "the batches from one step of the slow weights to the next")
-        self.alpha = check_number("alpha", alpha, "(0, 1)", "how far the slow weights move to the trained ones")
+        self.alpha = _check_alpha(alpha)
 
     def match(self, event: Event, state: State) -> bool:
         """At FIT_START of a run without slow weights, and after every `k` batches."""
@@ -60,8 +87,17 @@ class Lookahead(KeptAverage):
         if slow is None:
             self._hold(Average(model_of(state), buffers=None), 1, state)
         elif event is Event.BATCH_END:
-            slow.update(partial(_move, self.alpha))
-            slow.put_into_model()
+            _step(slow, self.alpha)
+
+
+def _check_alpha(alpha: object) -> float:
+    return check_number("alpha", alpha, "(0, 1)", "how far the slow weights move to the trained ones")
+
+
+def _step(slow: Average, alpha: float) -> None:
+    """Move both."""
+    slow.update(partial(_move, alpha))
+    slow.put_into_model()
 
 
 def _move(alpha: float, slow: list[torch.Tensor], weights: list[torch.Tensor], _: int) -> None:
