@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from .event import Event
 from .metadata import AlgorithmMetadata
+from .observed import ObservedList
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -56,7 +57,8 @@ class Algorithm(ABC):
     metadata: ClassVar[AlgorithmMetadata] = AlgorithmMetadata.model_construct()  # builds no pydantic model
 
     # What the constructor was given is kept in a slot: whatever compares algorithms reads `vars(algorithm)`.
-    __slots__ = ("__dict__", "__weakref__", "_given")
+    __slots__ = ("__dict__", "__weakref__", "_finished", "_given")
+    _finished: ObservedList[bool]  # that of its engine, which observes it
     _given: tuple[tuple[Any, ...], dict[str, Any]]
     __signature__ = _SignatureOfInit()
 
@@ -83,6 +85,15 @@ class Algorithm(ABC):
     @abstractmethod
     def apply(self, event: Event, state: State, logger: Logger) -> int | None:
         """Change `state`; a returned integer becomes the trace's exit code."""
+
+    def finish(self) -> None:
+        """Say that nothing is left to do in this run: from the next event on `match` is not asked any more.
+
+        What it has begun at the first half of a pair it is asked to undo first. A state that is loaded ends this, so a
+        resumed algorithm says it again, in `load_state_dict` or in `apply`; in another engine it begins anew.
+        """
+        if not getattr(self, "_finished", True):  # no engine has it
+            self._finished.append(True)
 
     def validate(self, state: State) -> None:
         """Look at the first batch and raise if this run can't work; change nothing, run no forward pass.

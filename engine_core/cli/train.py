@@ -219,7 +219,15 @@ def result_lines(results: RunResults) -> list[str]:
     done = [plural(getattr(results, several), one, several) for one, several in units]
     sections: dict[str, list[tuple[str, ...]]] = {
         "results": [*values, *averaged],
-        "algorithms": [(name, plural(events[name], "event", "events"), f"{n}x") for name, n in runs.items()],
+        "algorithms": [
+            (
+                name,
+                plural(events[name], "event", "events"),
+                f"{n}x",
+                *(["finished"] if name in results.finished else []),
+            )
+            for name, n in runs.items()
+        ],
         "time": [
             ("trained", ", ".join(done)),
             ("time", f"{results.seconds:.1f} s" if results.seconds < 60 else clock(results.seconds)),

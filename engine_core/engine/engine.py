@@ -19,7 +19,7 @@ from ..state import SpanRecorder, State
 from .dispatch import Dispatch, call_directly, call_hook, spanning, surrounding, with_algorithms
 from .host import Adapter, Host, Life, check_listeners, listen, listeners_of, refuse_to_copy, watchers_of
 from .in_place import InPlace
-from .members import admit, check_combination, overrides
+from .members import admit, check_combination, follow, overrides, still_asked
 from .pipeline import OpenPairs, Pipeline
 
 
@@ -57,6 +57,7 @@ class Engine:
         for function, index in parse_passes(algorithm_passes):
             self._passes.insert(function, index)
         self._members: list[Member] = []
+        self._asked: list[Member] = []
         self._adapters: list[Adapter] = []
         self._pipelines: dict[Event, Pipeline] = {}
         self._profiler: SpanRecorder | None = None
@@ -228,6 +229,8 @@ class Engine:
         state.algorithms = self._algorithms = algorithms
         state.callbacks = self._callbacks = callbacks
         logger.destinations = self._destinations = destinations
+        for member in members:
+            follow(member, self._dispatch.clear)
         self._listed = [*algorithms, *callbacks, *destinations]
         self.may_create_graph = [a for a in algorithms if overrides(a, "backwards_create_graph")]
         self._connect()  # last: it reads all of the above
@@ -243,6 +246,7 @@ class Engine:
         self._dispatch.clear()
         self._profiler = self.state.profiler
         self._add_counts()
+        self._asked = still_asked(self._members)
         found = {event: self._pipeline(event) for event in Event}
         self._pipelines = {event: found[event] for event in Event if found[event].members or found[event].newcomers}
         self._adapters = listen(self._listeners, self._destinations, self.state, self.logger, self._passes.registry)
@@ -261,7 +265,7 @@ class Engine:
     def _pipeline(self, event: Event) -> Pipeline:
         """Return the pipeline of the algorithms that list `event`."""
         watchers = watchers_of(self._listeners, self.state.profiler)
-        pipeline = Pipeline(event, self.state, self.logger, self._passes, self._members, watchers)
+        pipeline = Pipeline(event, self.state, self.logger, self._passes, self._asked, watchers)
         pipeline.link_pairs(self._pairs)
         return pipeline
 
@@ -269,7 +273,9 @@ class Engine:
         """Return how to run the event `given`, cached under that spelling until a listener is added or removed."""
         event = self._checked(given)
         self.refresh()
-        if self.host.changes != self._connected_at:
+        asked = still_asked(self._members)
+        if self.host.changes != self._connected_at or asked != self._asked:
+            self._pairs.release(self._asked, asked)
             self._connect()
         if not self._started:
             self._life.open(self._listeners)

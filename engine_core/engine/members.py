@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from ..algorithm import Algorithm, is_averaging, unique_names
@@ -66,6 +66,18 @@ def name_members(algorithms: Sequence[Algorithm], known: Mapping[int, Member], r
                 "leave it out, or enable it"
             )
     return [known.get(id(a)) or new[id(a)] for a in algorithms]
+
+
+def follow(member: Member, on_finish: Callable[[], None]) -> None:
+    """Let an algorithm say `finish` to the engine of this member."""
+    if isinstance(member.algorithm, Algorithm):
+        member.finished.observe(on_finish)
+        object.__setattr__(member.algorithm, "_finished", member.finished)  # past a frozen dataclass, and past a module
+
+
+def still_asked(members: Sequence[Member]) -> list[Member]:
+    """Return those that have not finished."""
+    return [member for member in members if not member.finished]
 
 
 def overrides(algorithm: Algorithm, name: str) -> bool:

@@ -39,6 +39,9 @@ def skipped_by(members: Sequence[Member], passes: PassList, events: tuple[str, .
     for active in (each.record for each in passes.active):
         if active.events is not None and (absent := tuple(event for event in events if event not in active.events)):
             yield Skipped(active.title, f"runs at {join_words(active.events)} only", absent)
+    for member in (m for m in members if m.finished):
+        listed = tuple(event.value for event in Event if event in member.events)
+        yield Skipped(member.title, "it has finished, and is not asked any more", listed)
     yield from _references(members)
     yield from _unlisted(members, passes)
 

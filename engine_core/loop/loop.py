@@ -111,7 +111,9 @@ def before_load(engine: Engine, names: Collection[str]) -> None:
 
 
 def put_states_back(engine: Engine, states: Mapping[str, Any]) -> None:
-    """Restore the states of algorithms, by name."""
+    """Restore the states of algorithms, by name; those that had finished are asked again."""
+    for member in engine.members:
+        member.finished.clear()
     _load_states("algorithm", algorithms_of(engine), states)
 
 

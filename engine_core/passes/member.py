@@ -11,6 +11,7 @@ from ..algorithm import Algorithm, algorithm_metadata, unique_names
 from ..errors import OrderError, add_note
 from ..event import Event
 from ..metadata import ORDERING, AlgorithmMetadata
+from ..observed import ObservedList
 from ..registry import Origin, PluginRecord, Registry, display_name
 from ..state import nearest_field
 
@@ -79,6 +80,7 @@ class Member:
         asked: how often it was asked at each event, as far as pipelines have counted; each event at which its answer
             was judged has an entry.
         never_matched: has it never matched, and did no warning say so?
+        finished: empty until it says `finish`; observed, so that nothing has to look at it.
     """
 
     algorithm: Algorithm
@@ -90,6 +92,7 @@ class Member:
     validated: bool = False
     asked: dict[Event, int] = field(default_factory=dict)
     never_matched: bool = True
+    finished: ObservedList[bool] = field(default_factory=ObservedList)
 
     @classmethod
     def of(cls, algorithm: Algorithm, name: str, registry: Registry) -> Member:

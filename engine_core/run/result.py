@@ -36,6 +36,7 @@ class RunResults:
         seconds: wall-clock time in `fit`, evaluation included, of all attempts of a resumed run.
         samples_per_second: without evaluation; counted as loaded, before an algorithm prunes a batch.
         algorithms: how often each algorithm ran, as in `{"Noise/AFTER_DATALOADER": 40}`, or `{"Noise": 0}` if never.
+        finished: those that had nothing left to do.
         approximate: the evaluation results that depend on the size of batches, see `Objective`.
         is_paused: did the run pause, as at a time limit, before its end? Then there is no `results.json`.
         timing: how long each part took in sum, by span; None if it was not measured.
@@ -53,6 +54,7 @@ class RunResults:
     weights: str = "trained"
     checkpoints: Mapping[str, str | None] = field(default_factory=dict)
     approximate: Sequence[str] = ()
+    finished: Sequence[str] = ()
     is_paused: bool = False
     timing: Mapping[str, Any] | None = None
 
@@ -75,7 +77,7 @@ class RunResults:
     def to_json(self) -> dict[str, Any]:
         """Return what `results.json` holds: the last values under their names, then the rest."""
         told = {name: value for name, value in asdict(self).items() if name not in ("folder", "metrics", "is_paused")}
-        for name in ("approximate", "timing"):
+        for name in ("approximate", "finished", "timing"):
             if not told[name]:
                 del told[name]
         return {**finite(self.metrics), **told}
@@ -141,6 +143,7 @@ def results_of(trainer: Trainer, files: RunFiles) -> RunResults:
         samples_per_second=round(now.sample / now.elapsed_s, 1) if now.elapsed_s else 0.0,
         algorithms={**files.runs, **never},
         approximate=sorted(trainer.state.results.approximate),
+        finished=[member.name for member in members if member.finished],
         is_paused=trainer.state.loop.pause_requested,
         timing=timing_of(trainer),
     )

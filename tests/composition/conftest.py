@@ -30,6 +30,7 @@ ARGUMENTS = {
     "squeeze_excite": {"min_channels": 1, "latent_channels": 4},
     "selective_backprop": {"start": 0, "end": 1, "scale_factor": 1, "interrupt": 0},
     "swa": {"start": 0.3},
+    "zclip": {"z_threshold": 0.5, "warmup": 2},
     "layer_freezing": {"start": 0.2, "level": 0.5},
     "ema": {"decay": 0.9},
     "progressive_resizing": {"initial_scale": 0.5, "size_increment": 2},

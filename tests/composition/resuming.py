@@ -60,6 +60,9 @@ FORMS = {
         {"start": 0, "end": 1, "interrupt": 0, "selector": "uniform", "multiple_of": 2},
     ],
     "stochastic_depth": [{}, {"drop_rate": 0.6, "drop_per": "batch"}],
+    "lawa": [{}, {"interval": "3ba", "window": 2}],
+    "lookahead": [{}, {"k": 3}],
+    "zclip": [{"z_threshold": 0.5, "warmup": 2}, {"z_threshold": 0.5, "warmup": 8}],
     "swa": [{"start": 0.3}, {"start": 0.5, "update_interval": "2ba"}],
 }
 PLAIN = {"Adamax": 0.01, "NAdam": 0.01, "RAdam": 0.01, "Rprop": 0.005, "Adadelta": 0.5, "Adafactor": 0.01}
@@ -205,8 +208,8 @@ def settings_of(number):
     chosen = [] if number == 0 else [NAMES[number % len(NAMES)]]  # so that a few draws have each
     others = [name for name in NAMES if name not in chosen]
     chosen += draw.sample(others, draw.randrange(4) if chosen else 0)
-    if {"ema", "swa"} <= set(chosen):  # they exclude each other
-        chosen.remove(max("ema", "swa", key=chosen.index))
+    for later in [name for name in chosen if name in ("ema", "lawa", "swa")][1:]:  # they exclude each other
+        chosen.remove(later)
     if "info_batch" in chosen:
         chosen = [name for name in chosen if name not in ("curriculum", "selective_backprop", "mixup", "cutmix")]
     optimizer = draw.choice(sorted(OPTIMIZERS))

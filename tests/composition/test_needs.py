@@ -30,8 +30,11 @@ DECLARED = {  # with default arguments: the needs and the events
         "duration whole_batch row_loss epoch_order",
         "init after_load fit_start epoch_start before_train_batch after_loss batch_end",
     ),
+    "gradient_clipping": ("whole_weights", "after_train_batch"),
     "label_smoothing": ("", "before_loss after_loss"),
+    "lawa": ("duration", "fit_start batch_end epoch_end eval_start eval_end"),
     "layer_freezing": ("freezing duration", "batch_start batch_checkpoint epoch_checkpoint"),
+    "lookahead": ("", "fit_start batch_end"),
     "mixup": ("", f"{STEP} before_loss after_loss after_train_batch"),
     "progressive_resizing": ("duration", "after_dataloader"),
     "sam": ("whole_weights closure", "after_train_batch"),
@@ -44,13 +47,16 @@ DECLARED = {  # with default arguments: the needs and the events
     "stochastic_depth that warms up": ("duration surgery", "init"),
     "swa": ("duration", "fit_start batch_end epoch_end eval_start eval_end fit_end"),
     "whitened_stem": ("surgery first_batch", "init"),
+    "zclip": ("whole_weights", "after_train_batch"),
 }
 REFUSED_IN_FSDP = {
     "channels_last": "whole_weights",
+    "gradient_clipping": "whole_weights",
     "gradient_penalty": "create_graph",
     "layer_freezing": "freezing",
     "sam": "whole_weights",
     "stochastic_depth of batches": "partial_forward",
+    "zclip": "whole_weights",
 }
 CALLBACKS = {
     "checkpoint_saver": (CheckpointSaver, {"folder": "checkpoints"}, ("snapshot",)),

@@ -19,11 +19,13 @@ EXCLUDED = ("cutmix", "mixup", "selective_backprop")
 REFUSED = {
     ("curriculum", "info_batch"),
     ("ema", "swa"),
+    ("ema", "lawa"),
+    ("lawa", "swa"),
     *((other, "info_batch") for other in EXCLUDED[:2]),
     ("info_batch", EXCLUDED[2]),
 }
 REFUSED_TWICE = {"cutmix", "ema", "info_batch", "label_smoothing", "layer_freezing", "mixup", "sam", "swa"}
-REFUSED_TWICE |= {"curriculum", "sequence_warmup"}
+REFUSED_TWICE |= {"curriculum", "sequence_warmup", "lawa", "lookahead", "zclip"}
 FEWER = {"info_batch": len(BATCHES[:-1]) // 2, "curriculum": len(BATCHES[:-1]) - 1}
 """How many steps these leave out at most."""
 REFUSED_VARIANTS = {(variant, "info_batch") for variant, (own, _) in VARIANTS.items() if own in EXCLUDED}

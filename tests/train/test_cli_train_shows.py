@@ -82,7 +82,8 @@ def test_header_and_rows_go_to_stderr_and_the_table_to_stdout_as_plain_text(run)
 def test_the_results_have_commas_in_large_numbers_no_plural_of_one_and_no_control_characters():
     results = RunResults(
         *("out", {"eval/loss": 0.5, "[red]\x1b[2J": 3}, 75.4, 1, 1200, 1, 6400.0),
-        algorithms={"MixUp/AFTER_DATALOADER": 300, "MixUp/BEFORE_LOSS": 76, "Doze": 0},
+        algorithms={"MixUp/AFTER_DATALOADER": 300, "MixUp/BEFORE_LOSS": 76, "Freeze/BATCH_START": 1, "Doze": 0},
+        finished=["Freeze"],
         best={"eval/loss": {"value": 0.125, "step": 12_000, "epoch": 1000}},
     )
     assert result_lines(results) == [
@@ -90,8 +91,9 @@ def test_the_results_have_commas_in_large_numbers_no_plural_of_one_and_no_contro
         "  [red]\\x1b[2J  3",
         "  eval/loss     0.5  best 0.125  epoch 1,000, batch 12,000",
         "algorithms",
-        "  MixUp  2 events  376x",
-        "  Doze   0 events  0x",
+        "  MixUp   2 events  376x",
+        "  Freeze  1 event   1x    finished",
+        "  Doze    0 events  0x",
         "time",
         "  trained    1 epoch, 1,200 batches, 1 sample",
         "  time       1:15",

@@ -5,7 +5,10 @@ import warnings
 import pytest
 
 from engine_core import Algorithm, AlgorithmMetadata
+from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.errors import IdleAlgorithmWarning
+from engine_core.loggers.run_files import RunFiles
+from engine_core.run.result import results_of
 
 from .parts import at, batches, trainer
 
@@ -122,3 +125,34 @@ def test_the_warning_is_at_the_line_of_fit_and_a_training_that_raises_says_nothi
         failing = make(Idle(), callbacks=[at("fit_end", lambda state: 1 / 0)])
         with failing, pytest.raises(ZeroDivisionError):
             failing.fit()
+
+
+class Once(Idle):
+    """Finishes in its first batch; a process that resumes has to repeat what it did, and asks once more."""
+
+    def __init__(self):
+        self.asked = 0
+
+    def match(self, event, state):
+        self.asked += 1
+        return True
+
+    def apply(self, event, state, logger):
+        self.finish()
+
+
+def test_one_that_has_finished_is_not_asked_in_a_second_fit_and_once_more_in_a_resumed_run(tmp_path):
+    once, saver = Once(), CheckpointSaver(tmp_path)
+    assert told(make(once, callbacks=saver), "1ep", "1ep") == []
+    assert once.asked == 1
+    make(once, load_path=tmp_path, max_duration="4ep").fit()
+    assert once.asked == 2
+
+
+def test_the_results_of_a_run_name_what_has_finished(tmp_path):
+    files = RunFiles(tmp_path)
+    with make(Once(), Always(), loggers=files) as made:
+        made.fit()
+        results = results_of(made, files)
+    assert (results.algorithms["Once/AFTER_LOSS"], results.finished) == (1, ["Once"])
+    assert results.to_json()["finished"] == ["Once"]

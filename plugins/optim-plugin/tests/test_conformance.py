@@ -1,7 +1,7 @@
 """The algorithms of this package, and their pass, keep the rules of engine-core's conformance kit."""
 
 from engine_core_author import AlgorithmConformance, PassConformance
-from optim_plugin import EMA, SAM, SWA, GradientPenalty, LayerFreezing
+from optim_plugin import EMA, LAWA, SAM, SWA, GradientClipping, GradientPenalty, LayerFreezing, Lookahead, ZClip
 from optim_plugin.passes import sort_sam_first
 
 
@@ -59,3 +59,45 @@ class TestSWAWithItsLearningRate(AlgorithmConformance):
 
     def make_algorithm(self):
         return SWA(start=0.25, update_interval="1ba", swa_lr=0.01, anneal="4ba")
+
+
+class TestLAWA(AlgorithmConformance):
+    """Every third batch, with a window that does not hold them all."""
+
+    def make_algorithm(self):
+        return LAWA(interval="0.3dur", window=2)
+
+
+class TestLookahead(AlgorithmConformance):
+    """With a k that epochs of four batches cut."""
+
+    def make_algorithm(self):
+        return Lookahead(k=3)
+
+
+class TestLateSAM(AlgorithmConformance):
+    """From the third batch on."""
+
+    def make_algorithm(self):
+        return SAM(start=0.25)
+
+
+class TestGradientClippingByValue(AlgorithmConformance):
+    """With a value that clips."""
+
+    def make_algorithm(self):
+        return GradientClipping("value", 0.01)
+
+
+class TestGradientClippingAdaptively(AlgorithmConformance):
+    """With a threshold that clips."""
+
+    def make_algorithm(self):
+        return GradientClipping("adaptive", 0.01)
+
+
+class TestZClip(AlgorithmConformance):
+    """With a threshold that most norms are above."""
+
+    def make_algorithm(self):
+        return ZClip(z_threshold=0.01, warmup=2)

@@ -218,6 +218,7 @@ def test_a_second_fit_unfreezes_nothing_and_each_change_is_logged_once():
     recorder, destination = Recorder(), Memory()
     with make_trainer(LayerFreezing(), recorder, loggers=[destination]) as run:
         run.fit()
+        assert run.engine.members[0].finished
         with pytest.warns(UserWarning, match="goes past the max_duration"):
             run.fit("4ep")
     assert recorder.frozen == HALF + [4] * 20

@@ -6,6 +6,8 @@ import weakref
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from optim_parts import make_trainer, same
 from parts import batches
 from torch import nn
@@ -13,6 +15,7 @@ from torch.nn import functional as F
 
 from engine_core import Algorithm, AlgorithmMetadata, Callback, Engine, Event, Logger, State
 from engine_core.state import LoopControl
+from engine_core.time import Timestamp
 from optim_plugin import SAM, held_buffers, sharpness_aware_gradients
 
 Batch = tuple[torch.Tensor, torch.Tensor]
@@ -42,11 +45,11 @@ def gradients_by_hand(model, batch, clip):
         nn.utils.clip_grad_norm_(model.parameters(), clip)
 
 
-def train_by_hand(model, optimizers, rho, interval=1, clip=None):
+def train_by_hand(model, optimizers, rho, interval=1, clip=None, first=0):
     for step, batch in enumerate(batches(8, 8, 8, 8) * 2):
         gradients_by_hand(model, batch, clip)
         trained = [p for p in model.parameters() if p.grad is not None]
-        if (step + 1) % interval == 0:
+        if (step + 1) % interval == 0 and step >= first:
             statistics = copy.deepcopy(dict(model.named_buffers()))
             weights = [p.detach().clone() for p in trained]
             norm = torch.stack([p.grad.norm() for p in trained]).norm().item()
@@ -70,6 +73,29 @@ def test_training_equals_the_hand_written_loop(kind, interval):
     result = train(ours, SAM(rho=0.3, interval=interval), OPTIMIZERS[kind](ours.parameters()))
     assert same(result, train_by_hand(hand, [OPTIMIZERS[kind](hand.parameters())], 0.3, interval))
     assert not same(result, train(plain, (), OPTIMIZERS[kind](plain.parameters())))
+
+
+@pytest.mark.parametrize(("start", "interval", "first"), [(0.5, 1, 4), (0.6, 1, 5), (0.5, 3, 5)])
+def test_late_in_training_only_the_steps_from_start_on_are_sharpness_aware(start, interval, first):
+    """Of 8 steps, counted from 0."""
+    ours, hand = make_net(), make_net()
+    result = train(ours, SAM(rho=0.3, interval=interval, start=start), OPTIMIZERS["sgd"](ours.parameters()))
+    assert same(result, train_by_hand(hand, [OPTIMIZERS["sgd"](hand.parameters())], 0.3, interval, first=first))
+
+
+@given(st.integers(1, 12), st.integers(1, 5), st.floats(0, 0.99))
+def test_it_may_rest_exactly_where_no_step_was_its_own(batches, interval, start):
+    sam = SAM(interval=interval, start=start)
+    positions = (Timestamp(batch=batch) for batch in range(batches))
+    states = [State(timestamp=position, max_duration=f"{batches}ba") for position in positions]
+    ran = any(sam.match(Event.AFTER_TRAIN_BATCH, state) for state in states)
+    assert sam.may_rest(State(timestamp=Timestamp(batch=batches), max_duration=f"{batches}ba")) is not ran
+
+
+def test_a_start_in_a_training_without_an_end_is_refused():
+    assert SAM(start=0.5).metadata.needs == ("duration", *SAM().metadata.needs)
+    with pytest.raises(ValueError, match=r"max_duration is not known, so start=0\.5 can't be located"):
+        SAM(start=0.5).validate(State(model=make_net()))
 
 
 def test_both_gradients_are_clipped():

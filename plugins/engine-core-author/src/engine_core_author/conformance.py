@@ -96,6 +96,7 @@ class AlgorithmConformance(AlgorithmKit):
     test_match_returns_bool = _of_algorithm("matching")
     test_match_is_pure = _of_algorithm("matching")
     test_match_only_declared_events = _of_algorithm("matching")
+    test_finish = _of_algorithm("matching")
     test_match_is_fast = _of_algorithm("cost")
     test_writes_declared = _of_algorithm("changes")
     test_restores = _of_algorithm("changes")

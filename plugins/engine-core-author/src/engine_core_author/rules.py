@@ -63,6 +63,11 @@ ALGORITHM_RULES = {
         "where it has nothing to do.",
         "Compare the event in `match`, as in `return event is Event.AFTER_LOSS`, or list the event.",
     ),
+    "test_finish": Rule(
+        "After it has called `finish`, it changes nothing more, whether `match` is asked or not.",
+        "A run that is resumed, or in a loop of somebody else's, asks again what has finished, and has to end alike.",
+        "Call `finish` where nothing is left to do for the rest of the run, in a longer one too; state_dict tells it.",
+    ),
     "test_match_is_fast": Rule(
         "`match` takes less than 20 microseconds.",
         "It is asked at each listed event of each step, whether the algorithm runs or not: small models must not pay "

@@ -38,6 +38,13 @@ for name, draw in DRAWS.items():
     fault("test_no_global_random_draw", name, also=["test_two_ranks"], factor=with_noise)
 
 
+@caught_by("test_finish", also=["test_resume"])
+class FinishesTooEarly(AtLoss):
+    def apply(self, event, state, logger):
+        super().apply(event, state, logger)
+        self.finish()
+
+
 @caught_by("test_match_is_pure")
 class CountsInMatch(AtLoss):
     asked = 0

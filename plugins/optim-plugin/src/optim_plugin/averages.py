@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeAlias
 
@@ -70,7 +70,7 @@ class Average:
 
     Args:
         given: tensors by name, as `copies` returns them, to continue from; None: start from the current weights.
-        buffers: which buffers are averaged; the others are copied.
+        buffers: which buffers are averaged; the others are copied. None: it is of the parameters alone.
         share: work on the given tensors themselves, not on copies; they have to be where the weights are.
 
     Raises:
@@ -83,13 +83,13 @@ class Average:
         model: nn.Module,
         given: Mapping[str, torch.Tensor] | None = None,
         *,
-        buffers: Buffers = "norms",
+        buffers: Buffers | None = "norms",
         share: bool = False,
     ) -> None:
-        places = find_places(model)
+        places = [place for place in find_places(model) if buffers is not None or place.parameter is not None]
         for place in places:
             _check_weight(place)
-        kinds = [_kind(place, buffers) for place in places]
+        kinds = [_kind(place, buffers or "copy") for place in places]
         self._guarded, self._copied = kinds.count(0), kinds.count(0) + kinds.count(1)
         self._places = [place for kind in range(3) for place, own in zip(places, kinds, strict=True) if own == kind]
         if given is not None:
@@ -131,6 +131,26 @@ class Average:
             torch._foreach_copy_(averages[last:], own_type[last:])
         for other, average in self._untied:
             _write(other, average)
+
+    @torch.no_grad()
+    def take_mean(self, others: Sequence[Average]) -> None:
+        """Become the equal mean of averages of the same model; what is not averaged stays."""
+        own, *parts = (each.averaged() for each in (self, *others))
+        torch._foreach_zero_(own)
+        for part in parts:
+            torch._foreach_add_(own, part)
+        torch._foreach_div_(own, len(parts))
+
+    def averaged(self) -> list[torch.Tensor]:
+        """Return this rank's parts of what is averaged."""
+        return [_part_of(tensor) for tensor in self._tensors[: self._copied]]
+
+    @torch.no_grad()
+    def put_into_model(self) -> None:
+        """Let parameters have the values of their averages."""
+        for place, weight, average in zip(self._places, self._weights(), self._tensors, strict=True):
+            if place.parameter is not None:
+                weight.copy_(average)
 
     def copied(self) -> list[str]:
         """Return the names of the floating buffers that are copied."""

@@ -35,7 +35,7 @@ class LayerFreezing(Algorithm):
     linear schedule with these two arguments is MosaicML's layer freezing. See `freeze_layers` and `freezing_schedule`.
     Frozen layers stay frozen, in a second `fit` too. Layers count up to the last one that has had a gradient in a batch
     that ended after `start`. This is checked where a run may be saved, so that a resumed run, which starts without
-    gradients, gets it from the checkpoint.
+    gradients, gets it from the checkpoint. When all layers but the last are frozen, it has finished.
 
     Args:
         start: the fraction of the whole training after which layers are frozen, in [0, 1).
@@ -109,6 +109,8 @@ class LayerFreezing(Algorithm):
             due = max(self._frozen, self._due(_done(state)))
             freeze_first(model, due, self._layers, state.batch)
             self._frozen, self._loaded = due, {}
+            if due == len(self._layers) - 1 and not self._behind:
+                self.finish()
         # Only what BATCH_START freezes is told: a run that pauses may save before an evaluation that it owes.
         if logger is not None and logger.destinations and self._frozen != before:
             logger.log_metrics({"layer_freezing/frozen": self._frozen})

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from torch import nn
 
 from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State
-from engine_core.arguments import check_whole
+from engine_core.arguments import check_number, check_whole
 from engine_core.errors import ArgumentError, EngineError
 
+from .gradients import trained_parameters
 from .sharpness import RHO, check_rho, held_buffers, sharpness_aware_gradients
 
 __all__ = ["SAM"]
@@ -28,6 +29,9 @@ class SAM(Algorithm):
     Args:
         rho: how far the weights are moved, as an L2 norm over all parameters of the optimizers.
         interval: replace the gradients in every `interval`-th step; the others are ordinary ones.
+        start: the fraction of the whole training from which on it does so, in [0, 1): late in training is enough for
+            flat minima (Zhou et al. 2024, Sharpness-Aware Minimization Efficiently Selects Flatter Minima Late in
+            Training, arXiv 2410.10373).
 
     Example:
         >>> SAM(rho=0.1, interval=2).interval
@@ -44,22 +48,38 @@ class SAM(Algorithm):
         needs=("whole_weights", "closure"),
     )
 
-    def __init__(self, rho: float = RHO, interval: int = 1) -> None:
+    def __init__(self, rho: float = RHO, interval: int = 1, *, start: float = 0.0) -> None:
         self.rho = check_rho(rho)
         self.interval = check_whole("interval", interval, "[1, inf)", "the steps from one replacement to the next")
+        self.start = check_number("start", start, "[0, 1)", "the fraction of training without sharpness-aware steps")
+        if self.start:
+            own = self.metadata.replace(needs=("duration", *self.metadata.needs))
+            self.metadata = own  # type: ignore[misc]  # this instance's own
 
     def match(self, event: Event, state: State) -> bool:
-        """The last of each `interval` steps."""
-        return event is Event.AFTER_TRAIN_BATCH and (state.timestamp.batch + 1) % self.interval == 0
+        """The last of each `interval` steps, from `start` on."""
+        if event is not Event.AFTER_TRAIN_BATCH or (state.timestamp.batch + 1) % self.interval:
+            return False
+        elapsed = state.get_elapsed_duration() if self.start else None
+        return not self.start or (elapsed is not None and elapsed.value >= self.start)
 
     def validate(self, state: State) -> None:
-        """Raise if the loop has no closure, a scaler allows only one pass a step, or a gradient would be sparse."""
+        """Raise if the loop has no closure, a scaler allows only one pass a step, or a gradient would be sparse.
+
+        With a `start`, also if the length of training is not known.
+        """
+        if self.start and state.max_duration is None:
+            raise ArgumentError(
+                f"max_duration is not known, so start={self.start} can't be located in the training: set max_duration"
+            )
         _closure_of(state)
         _check_embeddings(state.model)
 
     def may_rest(self, state: State) -> bool:
-        """If training was shorter than the interval."""
-        return state.timestamp.batch < self.interval
+        """If no interval ended between `start` and the end."""
+        batches = state.timestamp.batch
+        last = batches - batches % self.interval - 1
+        return last < 0 or last / batches < self.start
 
     def apply(self, event: Event, state: State, logger: Logger | None = None) -> None:
         """Replace the gradients."""
@@ -67,7 +87,7 @@ class SAM(Algorithm):
         outputs, loss = state.outputs, state.loss
         try:
             with held_buffers(state.model):
-                sharpness_aware_gradients(_trained(state), closure, self.rho)
+                sharpness_aware_gradients(trained_parameters(state), closure, self.rho)
         finally:
             state.outputs, state.loss = outputs, loss
 
@@ -93,15 +113,3 @@ def _check_embeddings(model: nn.Module | None) -> None:
                 f"sam can't train {name!r}, whose gradient is sparse: weights can't be moved along it and restored; "
                 "make the embedding with sparse=False"
             )
-
-
-def _trained(state: State) -> Iterator[nn.Parameter]:
-    """Yield the parameters of the optimizers, or of the model if there are none.
-
-    Nothing resets the gradients of others: they would add up from step to step, and the norm with them.
-    """
-    if not state.optimizers:
-        yield from () if state.model is None else state.model.parameters()
-    for optimizer in state.optimizers:
-        for group in optimizer.param_groups:
-            yield from group["params"]

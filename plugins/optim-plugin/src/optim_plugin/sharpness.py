@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 from engine_core.arguments import check_number
-from engine_core.errors import ArgumentError, ArgumentTypeError
+from engine_core.errors import ArgumentTypeError
 
+from .gradients import gradient_norm, with_gradient
 from .weights import check_made, is_expanded
 
 __all__ = ["RHO", "check_rho", "held_buffers", "sharpness_aware_gradients"]
@@ -65,8 +66,8 @@ def sharpness_aware_gradients(
         raise ArgumentTypeError(
             f"closure={closure!r} can't be called: give a function that computes the gradients again"
         )
-    weights = _with_gradient(parameters)
-    length = _norm([gradient for _, gradient in weights])
+    weights = with_gradient(parameters)
+    length = gradient_norm([gradient for _, gradient in weights])
     if length == 0 or not math.isfinite(length):
         return None
     scale = rho / length
@@ -120,30 +121,6 @@ def _copy(name: str, buffer: torch.Tensor) -> torch.Tensor | None:
     """Return a copy, or None for a buffer that can only be replaced, not written to."""
     check_made(name, buffer)
     return None if is_expanded(buffer) else buffer.detach().clone()
-
-
-def _with_gradient(parameters: Iterable[nn.Parameter]) -> list[tuple[nn.Parameter, torch.Tensor]]:
-    """Return the parameters to move, each once, with their gradients."""
-    unique = {id(parameter): parameter for parameter in parameters}
-    weights = [(p, p.grad) for p in unique.values() if p.requires_grad and p.grad is not None]
-    for parameter, gradient in weights:
-        if gradient.layout is not torch.strided:
-            raise ArgumentError(
-                f"a parameter of shape {tuple(parameter.shape)} has a sparse gradient, along which weights can't be "
-                "moved and restored: make its embedding with sparse=False"
-            )
-    return weights
-
-
-@torch.no_grad()
-def _norm(gradients: list[torch.Tensor]) -> float:
-    """Return the L2 norm over all gradients; the host waits for it."""
-    if not gradients:
-        return 0.0
-    device = gradients[0].device
-    wide = [g.float() if g.dtype in (torch.half, torch.bfloat16) else g for g in gradients]
-    norms = [norm.to(device) for norm in torch._foreach_norm(wide)]
-    return float(torch.linalg.vector_norm(torch.stack(norms)).item())
 
 
 def _by_kind(

@@ -1,4 +1,4 @@
-"""What EMA and SWA share as algorithms: which run the average belongs to, evaluation with it, saving."""
+"""What the algorithms that average weights share: which run an average belongs to, evaluation with it, saving."""
 
 from __future__ import annotations
 
@@ -18,79 +18,23 @@ from engine_core.time import Timestamp
 from .averages import Average, Rule, check_tensors
 from .buffers import Buffers, check_buffers
 
-__all__ = ["WeightAveraging", "check_count", "model_of"]
+__all__ = ["KeptAverage", "WeightAveraging", "check_count", "model_of"]
 
 
-class WeightAveraging(Algorithm):
-    """Keep an average of the weights and evaluate with it.
+class KeptAverage(Algorithm):
+    """Keep an average of the weights for one run, save it and take it back.
 
-    A subclass says when the average is updated (`_is_due`) and how (`_rule`).
+    Args:
+        buffers: see `Average`; None: there are none.
     """
 
-    def __init__(self, buffers: Buffers) -> None:
-        self.buffers = check_buffers(buffers)
+    def __init__(self, buffers: Buffers | None) -> None:
+        self.buffers = None if buffers is None else check_buffers(buffers)
         self._average: Average | None = None
         self._count = 0  # how many weights it averages
         self._moved_at = Timestamp()
         self._state: weakref.ref[State] | None = None
         self._loaded: dict[str, Any] = {}
-
-    @abstractmethod
-    def _is_due(self, event: Event, state: State) -> bool:
-        """Is the average started or updated now?"""
-
-    @abstractmethod
-    def _rule(self) -> Rule:
-        """Return how the average is updated."""
-
-    def _warning(self, state: State) -> str:
-        """Return what the user has to know as this training starts without an average."""
-        return ""
-
-    def match(self, event: Event, state: State) -> bool:
-        """If an average is due, exists at EVAL_START, is in the model at EVAL_END, or is to be told of at FIT_START."""
-        if event is Event.EVAL_START:
-            return bool(self._loaded) or self._is_of(state)
-        if event is Event.EVAL_END:
-            return self._average is not None and self._average.is_in and self._is_of(state)
-        is_first = event is Event.FIT_START and not self._is_of(state)
-        if is_first and (self._loaded or self._average is not None or self._warning(state)):
-            return True
-        return event in self.metadata.events and self._is_due(event, state)  # type: ignore[operator]
-
-    def apply(self, event: Event, state: State, logger: Logger | None = None) -> None:
-        """Update the average; put it into the model for an evaluation, and the weights back after it."""
-        if event is Event.EVAL_END:
-            assert self._average is not None
-            self._average.swap_out()
-            return
-        average = self._current(state)
-        if event is Event.EVAL_START:
-            assert average is not None
-            average.check_model(model_of(state))
-            average.swap_in()
-            return
-        if average is None:
-            self._average = self._state = None
-            if event is Event.FIT_START and (warning := self._warning(state)):
-                warn(warning, UserWarning)
-        if not self._is_due(event, state):
-            return
-        if average is None:
-            self._hold(Average(model_of(state), buffers=self.buffers), 1, state)
-            return
-        average.update(self._rule(), self._count)
-        self._count, self._moved_at = self._count + 1, state.timestamp
-
-    def averaged_state_dict(self) -> dict[str, torch.Tensor] | None:
-        """Return copies of the averages by name, for `load_state_dict` of a model; None if there is no average yet.
-
-        They are parameters and persistent buffers, half-precision ones in float32, named as in the model without the
-        wrappers of torch.compile and DistributedDataParallel; tied parameters are under each of their names.
-        """
-        if self._average is not None:
-            return self._average.copies()
-        return _copies(self._loaded["average"]) if self._loaded else None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the average and what belongs to it; empty if there is none."""
@@ -138,6 +82,74 @@ class WeightAveraging(Algorithm):
         """Make an average of `count` weights that of the run of `state`."""
         self._average, self._count = average, count
         self._state, self._moved_at = weakref.ref(state), state.timestamp
+
+
+class WeightAveraging(KeptAverage):
+    """Keep an average of the weights and evaluate with it.
+
+    A subclass says when the average is updated (`_is_due`) and how (`_rule`, or `_next` altogether).
+    """
+
+    @abstractmethod
+    def _is_due(self, event: Event, state: State) -> bool:
+        """Is the average started or updated now?"""
+
+    def _rule(self) -> Rule:
+        """Return how the average is updated, unless the subclass has a `_next` of its own."""
+        raise NotImplementedError
+
+    def _warning(self, state: State) -> str:
+        """Return what the user has to know as this training starts without an average."""
+        return ""
+
+    def match(self, event: Event, state: State) -> bool:
+        """If an average is due, exists at EVAL_START, is in the model at EVAL_END, or is to be told of at FIT_START."""
+        if event is Event.EVAL_START:
+            return bool(self._loaded) or self._is_of(state)
+        if event is Event.EVAL_END:
+            return self._average is not None and self._average.is_in and self._is_of(state)
+        is_first = event is Event.FIT_START and not self._is_of(state)
+        if is_first and (self._loaded or self._average is not None or self._warning(state)):
+            return True
+        return event in self.metadata.events and self._is_due(event, state)  # type: ignore[operator]
+
+    def apply(self, event: Event, state: State, logger: Logger | None = None) -> None:
+        """Update the average; put it into the model for an evaluation, and the weights back after it."""
+        if event is Event.EVAL_END:
+            assert self._average is not None
+            self._average.swap_out()
+            return
+        average = self._current(state)
+        if event is Event.EVAL_START:
+            assert average is not None
+            average.check_model(model_of(state))
+            average.swap_in()
+            return
+        if average is None:
+            self._average = self._state = None
+            if event is Event.FIT_START and (warning := self._warning(state)):
+                warn(warning, UserWarning)
+        if not self._is_due(event, state):
+            return
+        count = 0 if average is None else self._count
+        self._hold(self._next(average, state), count + 1, state)
+
+    def _next(self, average: Average | None, state: State) -> Average:
+        """Return the average with the weights of now: the one so far, or a new one."""
+        if average is None:
+            return Average(model_of(state), buffers=self.buffers)
+        average.update(self._rule(), self._count)
+        return average
+
+    def averaged_state_dict(self) -> dict[str, torch.Tensor] | None:
+        """Return copies of the averages by name, for `load_state_dict` of a model; None if there is no average yet.
+
+        They are parameters and persistent buffers, half-precision ones in float32, named as in the model without the
+        wrappers of torch.compile and DistributedDataParallel; tied parameters are under each of their names.
+        """
+        if self._average is not None:
+            return self._average.copies()
+        return _copies(self._loaded["average"]) if self._loaded else None
 
 
 def check_count(count: object) -> int:

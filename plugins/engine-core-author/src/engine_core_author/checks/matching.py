@@ -1,4 +1,4 @@
-"""Does `match` return a bool, change nothing, and is it true only at listed events?"""
+"""Does `match` return a bool, change nothing, and is it true only at listed events? Does it matter after `finish`?"""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from engine_core.engine import is_bool
 from engine_core.event import Event
 from engine_core.messages import readable
+from engine_core.observed import ObservedList
 from engine_core.randomness import preserve_generators
 from engine_core.state import State
 
@@ -17,7 +18,7 @@ from ..audit import changed_leaves, fingerprint, fingerprint_state
 from ..declared import misspelt_events
 from ..kit import AlgorithmKit, Fault
 from ..probes import Prober
-from ..runs import copied, difference, events_of, state_of, train
+from ..runs import copied, difference, differing, events_of, make_trainer, outcome_of, state_of, train
 
 _POSITION = ("timestamp", "eval_timestamp", "dataloader_label", "dataloader_len", "max_duration")
 
@@ -86,6 +87,26 @@ def test_match_only_declared_events(kit: AlgorithmKit) -> Fault | None:
     if not found:
         train(kit, [Prober(look_once), algorithm])
     return Fault(found[0]) if found else None
+
+
+def test_finish(kit: AlgorithmKit) -> Fault | None:
+    """Train with an algorithm that finishes, and with one whose engine does not hear of it and asks on."""
+    outcomes = []
+    for hears in (True, False):
+        algorithm: Any = kit.make_algorithm()
+        with make_trainer(kit, [algorithm]) as trainer:
+            if not hears:
+                algorithm._finished = ObservedList()  # noqa: SLF001  its engine's, which is not to hear
+            trainer.fit()
+            if not getattr(algorithm, "_finished", ()):
+                return None
+        outcomes.append(outcome_of(trainer))
+    different = differing(outcomes[1], outcomes[0], ("weights", "optimizers", "algorithms", "metrics"))
+    return (
+        Fault(f"with an engine that asks on after finish(), the run ends differently: {different}")
+        if different
+        else None
+    )
 
 
 def _fault(kit: AlgorithmKit, algorithms: list[Any], found: list[str]) -> Fault | None:
