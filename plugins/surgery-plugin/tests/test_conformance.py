@@ -10,6 +10,7 @@ from surgery_plugin import (
     ChannelsLast,
     FusedLayerNorm,
     GatedLinearUnits,
+    LogitSoftCap,
     NgramEmbedding,
     SqueezeExcite,
     StochasticDepth,
@@ -163,3 +164,10 @@ class TestTokenShift(TestNgramEmbedding):
 
     def make_algorithm(self):
         return TokenShift(norms=("blocks.*.norm1", "blocks.*.norm2"))
+
+
+class TestLogitSoftCap(AlgorithmConformance):
+    """On the kit's net, so low that its logits feel it."""
+
+    def make_algorithm(self):
+        return LogitSoftCap(cap=0.5)

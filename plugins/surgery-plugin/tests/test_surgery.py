@@ -14,6 +14,7 @@ from surgery_plugin import (
     ChannelsLast,
     FusedLayerNorm,
     GatedLinearUnits,
+    LogitSoftCap,
     NgramEmbedding,
     SqueezeExcite,
     StochasticDepth,
@@ -22,6 +23,7 @@ from surgery_plugin import (
     apply_channels_last,
     apply_fused_layernorm,
     apply_gated_linear_units,
+    apply_logit_soft_cap,
     apply_ngram_embedding,
     apply_squeeze_excite,
     apply_stochastic_depth,
@@ -29,7 +31,7 @@ from surgery_plugin import (
 )
 
 ALGORITHMS = [BlurPool, SqueezeExcite, ChannelsLast, GatedLinearUnits, FusedLayerNorm, StochasticDepth]
-ALGORITHMS += [NgramEmbedding, TokenShift]
+ALGORITHMS += [NgramEmbedding, TokenShift, LogitSoftCap]
 
 
 class Bottleneck(nn.Module):
@@ -71,7 +73,7 @@ def test_the_places_are_counted_in_the_log(make):
 @pytest.mark.parametrize("make", ALGORITHMS)
 def test_a_model_without_such_places_causes_one_warning_by_name(make):
     with pytest.warns(NothingReplacedWarning, match=f"^{make.metadata.name} changed nothing") as caught:
-        run_init(nn.Sequential(nn.Linear(2, 2)), make())
+        run_init(nn.Sequential(nn.Identity()), make())
     assert len(caught) == 1
 
 
@@ -85,7 +87,7 @@ def test_a_second_run_on_a_changed_model_causes_no_warning_and_keeps_its_modules
 
 
 APPLY = [apply_blurpool, apply_squeeze_excite, apply_channels_last, apply_gated_linear_units, apply_stochastic_depth]
-APPLY += [apply_ngram_embedding, apply_token_shift]
+APPLY += [apply_ngram_embedding, apply_token_shift, apply_logit_soft_cap]
 
 
 @pytest.mark.parametrize("apply", APPLY)
@@ -137,8 +139,10 @@ REFUSED = [
     (NgramEmbedding, apply_ngram_embedding, {"sizes": [2, 1]}, r"sizes=1 has to be within \[2, inf\)"),
     (NgramEmbedding, apply_ngram_embedding, {"sizes": [3, 3]}, r"sizes=\[3, 3\] names a size twice"),
     (NgramEmbedding, apply_ngram_embedding, {"embedding": 3}, "embedding=3 .* the path of a module"),
+    (LogitSoftCap, apply_logit_soft_cap, {"cap": 0}, r"cap=0 has to be within \(0, inf\)"),
     (TokenShift, apply_token_shift, {"share": 1.5}, "share=1.5"),
     (TokenShift, apply_token_shift, {"norms": []}, r"norms=\[\] has to be a list of patterns"),
+    (StochasticDepth, None, {"drop_until": "0ba"}, "drop_until has to be positive, not '0ba'"),
     (StochasticDepth, None, {"drop_warmup": "1.5dur"}, "drop_warmup='1.5dur' has to be within the training"),
 ]
 
@@ -171,7 +175,8 @@ def test_a_state_with_no_dtypes_is_refused_and_nothing_taken(gives, message):
 
 @pytest.mark.full  # it imports the compiler
 @pytest.mark.parametrize(
-    "function", [apply_blurpool, apply_squeeze_excite, apply_gated_linear_units, apply_fused_layernorm]
+    "function",
+    [apply_blurpool, apply_squeeze_excite, apply_gated_linear_units, apply_fused_layernorm, apply_logit_soft_cap],
 )
 def test_a_model_that_is_compiled_afterwards_computes_the_same_in_one_graph(function):
     model, x = net(), torch.randn(2, 1, 19, 19)

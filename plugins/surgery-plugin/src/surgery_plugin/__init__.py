@@ -3,11 +3,12 @@
 from .blur import BlurConv2d, BlurMaxPool2d, blur_2d
 from .blurpool import BlurPool, apply_blurpool
 from .channels_last import ChannelsLast, apply_channels_last
-from .compute_dtype_layernorm import ComputeDtypeLayerNorm, apply_fused_layernorm
+from .compute_dtype_layernorm import ComputeDtypeGroupNorm, ComputeDtypeLayerNorm, apply_fused_layernorm
 from .excitation import SqueezeExcite2d, SqueezeExciteConv2d
 from .fused_layernorm import FusedLayerNorm
 from .gated_linear import GatedLinear, apply_gated_linear_units
 from .gated_linear_units import GatedLinearUnits
+from .logit_soft_cap import LogitSoftCap, SoftCappedLinear, apply_logit_soft_cap
 from .ngram_embedding import NgramEmbedding
 from .ngrams import HashedNgramEmbedding, apply_ngram_embedding
 from .shifted_norm import ShiftedNorm, apply_token_shift
@@ -23,13 +24,16 @@ __all__ = [
     "BlurMaxPool2d",
     "BlurPool",
     "ChannelsLast",
+    "ComputeDtypeGroupNorm",
     "ComputeDtypeLayerNorm",
     "FusedLayerNorm",
     "GatedLinear",
     "GatedLinearUnits",
     "HashedNgramEmbedding",
+    "LogitSoftCap",
     "NgramEmbedding",
     "ShiftedNorm",
+    "SoftCappedLinear",
     "SqueezeExcite",
     "SqueezeExcite2d",
     "SqueezeExciteConv2d",
@@ -42,6 +46,7 @@ __all__ = [
     "apply_channels_last",
     "apply_fused_layernorm",
     "apply_gated_linear_units",
+    "apply_logit_soft_cap",
     "apply_ngram_embedding",
     "apply_squeeze_excite",
     "apply_stochastic_depth",
