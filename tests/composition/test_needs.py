@@ -31,7 +31,9 @@ DECLARED = {  # with default arguments: the needs and the events
     ),
     "label_smoothing": ("", "before_loss after_loss"),
     "layer_freezing": ("freezing duration", "batch_start batch_checkpoint epoch_checkpoint"),
+    "logit_soft_cap": ("surgery", "init"),
     "mixup": ("", f"{STEP} before_loss after_loss after_train_batch"),
+    "ngram_embedding": ("surgery", "init"),
     "progressive_resizing": ("duration", "after_dataloader"),
     "sam": ("whole_weights closure", "after_train_batch"),
     "selective_backprop": ("duration row_loss global_batch", "init fit_start after_dataloader fit_end"),
@@ -40,6 +42,7 @@ DECLARED = {  # with default arguments: the needs and the events
     "stochastic_depth of batches": ("partial_forward surgery", "init"),
     "stochastic_depth that warms up": ("duration surgery", "init"),
     "swa": ("duration", "fit_start batch_end epoch_end eval_start eval_end fit_end"),
+    "token_shift": ("surgery", "init"),
     "whitened_stem": ("surgery first_batch", "init"),
 }
 REFUSED_IN_FSDP = {

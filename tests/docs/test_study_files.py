@@ -19,5 +19,6 @@ def test_a_file_describes_a_study(path):
 
 def test_the_study_of_methods_has_an_arm_for_each():
     arms = {arm.name: arm.algorithms for arm in read_study(ROOT / "benchmarks" / "studies" / "digits.yaml").arms}
-    names = {record.name for record in Registry.scan().records_of("algorithms")}
+    of_tokens = {"ngram_embedding", "token_shift"}  # digits are no rows of them
+    names = {record.name for record in Registry.scan().records_of("algorithms")} - of_tokens
     assert arms == {"plain": [], **{name: [name] for name in names}}

@@ -37,6 +37,7 @@ def test_the_norms_of_blocks_are_found_whatever_their_class_and_the_last_norm_is
     ]
     assert torch.equal(model.blocks[0].norm2.share, torch.full((8,), 0.5))
     assert apply_token_shift(model, norms="*norm*") == ["norm"]
+    assert apply_token_shift(nn.ModuleDict({"block": nn.ModuleDict({"norm1": nn.BatchNorm2d(4)})})) == []
 
 
 def test_the_encoder_of_torch_computes_alike_in_evaluation_without_its_fast_path():

@@ -20,9 +20,10 @@ from .replacement import replace_modules
 __all__ = ["NORMS", "ShiftedNorm", "apply_token_shift", "check_norms", "check_share", "find_norms"]
 
 NORMS = ("*.norm1", "*.norm2", "*.ln_1", "*.ln_2")
-"""What the norms before attention and feed-forward are called in torch's transformer layers, and in GPT-2."""
+"""What the norms before attention and feed-forward are called in torch's transformer layers, and in GPT-2; only those
+of tokens count, so no BatchNorm."""
 
-_KINDS = ("LayerNorm", "RMSNorm")
+_KINDS = ("LayerNorm", "RMSNorm", "ShiftedNorm")
 """What the names of classes of norms of tokens end with, those of models' own included."""
 
 
@@ -89,7 +90,7 @@ def apply_token_shift(
     shifted already are left as they are.
 
     Args:
-        norms: patterns of the norms' names, in which `*` stands for anything.
+        norms: patterns of the norms' names, in which `*` stands for anything; see `NORMS`.
         share: of the token before, at first; each channel learns its own.
         optimizers: existing ones, or one; they get the new parameters.
 
@@ -121,9 +122,10 @@ def find_norms(model: nn.Module, patterns: Sequence[str]) -> dict[nn.Module, int
     modules = dict(model.named_modules(remove_duplicate=False))
     shifted = [module for module in modules.values() if isinstance(module, ShiftedNorm)]
     known = {*shifted, *(module.norm for module in shifted)}
-    fitting = {pattern: [name for name in modules if fnmatchcase(name, pattern)] for pattern in patterns}
-    idle = [pattern for pattern, names in fitting.items() if not names]
     norms = [name for name, module in modules.items() if name and type(module).__name__.endswith(_KINDS)]
+    names = norms if patterns == NORMS else [name for name in modules if name]
+    fitting = {pattern: [name for name in names if fnmatchcase(name, pattern)] for pattern in patterns}
+    idle = [pattern for pattern in patterns if not fitting[pattern]]
     if norms and idle and (len(idle) == len(patterns) or patterns != NORMS):
         raise ArgumentError(
             f"token_shift: {type(model).__name__} has no norm named {' or '.join(idle)}, but {', '.join(norms)}: "
