@@ -62,8 +62,10 @@ CASES = {
     "label_smoothing": {"label_smoothing": {}},
     "lawa": {"lawa": {}},
     "layer_freezing": {"layer_freezing": {"start": 0.2, "level": 0.5}},
+    "logit_soft_cap": {"logit_soft_cap": {"cap": 2}},
     "lookahead": {"lookahead": {"k": 3}},
     "mixup": {"mixup": {}},
+    "ngram_embedding": {"ngram_embedding": {}},
     "progressive_resizing": {"progressive_resizing": {"mode": "crop", "size_increment": 2}},
     "sam": {"sam": {}},
     "selective_backprop": {"selective_backprop": SB},
@@ -71,6 +73,7 @@ CASES = {
     "squeeze_excite": {"squeeze_excite": {"min_channels": 1, "latent_channels": 4}},
     "stochastic_depth": {"stochastic_depth": {"drop_rate": 0.5}},
     "swa": {"swa": {"start": 0.3}},
+    "token_shift": {"token_shift": {}},
     "whitened_stem": {"whitened_stem": {}},
     "zclip": {"zclip": {"z_threshold": 0.5, "warmup": 2}},
     "carried": {"selective_backprop": {**SB, "scorer": "carried", "index_key": 2}},
@@ -92,6 +95,18 @@ class BasicBlock(nn.Module):
         return x + F.relu(self.conv(x))
 
 
+class Places(nn.Module):
+    """Adds to each feature what a norm makes of an embedding of its place, modulo 4."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.norm1 = nn.Embedding(4, 8), nn.LayerNorm(8)
+
+    def forward(self, x):
+        places = torch.arange(x.shape[1], device=x.device) % 4
+        return x + self.norm1(self.embed(places.expand(x.shape)))[..., 0]
+
+
 def make_net():
     """Return a net with something for each of the algorithms; the same each time."""
     torch.manual_seed(0)
@@ -107,6 +122,7 @@ def make_net():
         nn.Linear(32, 16),
         nn.ReLU(),
         nn.Linear(16, 10),
+        Places(),
     )
 
 

@@ -34,8 +34,10 @@ DECLARED = {  # with default arguments: the needs and the events
     "label_smoothing": ("", "before_loss after_loss"),
     "lawa": ("duration", "fit_start batch_end epoch_end eval_start eval_end"),
     "layer_freezing": ("freezing duration", "batch_start batch_checkpoint epoch_checkpoint"),
+    "logit_soft_cap": ("surgery", "init"),
     "lookahead": ("", "fit_start batch_end"),
     "mixup": ("", f"{STEP} before_loss after_loss after_train_batch"),
+    "ngram_embedding": ("surgery", "init"),
     "progressive_resizing": ("duration", "after_dataloader"),
     "sam": ("whole_weights closure", "after_train_batch"),
     "selective_backprop": ("duration row_loss global_batch", "init fit_start after_dataloader fit_end"),
@@ -46,6 +48,7 @@ DECLARED = {  # with default arguments: the needs and the events
     "stochastic_depth of batches": ("partial_forward surgery", "init"),
     "stochastic_depth that warms up": ("duration surgery", "init"),
     "swa": ("duration", "fit_start batch_end epoch_end eval_start eval_end fit_end"),
+    "token_shift": ("surgery", "init"),
     "whitened_stem": ("surgery first_batch", "init"),
     "zclip": ("whole_weights", "after_train_batch"),
 }

@@ -70,6 +70,9 @@ ALONE = {
     "fused_layernorm": {},
     "gated_linear_units": {},
     "whitened_stem": {},
+    "ngram_embedding": {"buckets": 16},
+    "token_shift": {},
+    "logit_soft_cap": {"cap": 2},
 }
 MIXED = {"mixup": {}, "cutmix": {}, "progressive_resizing": {"mode": "crop", "size_increment": 2}}
 IGNORING = nn.CrossEntropyLoss(weight=torch.arange(1.0, 11.0), ignore_index=0)
@@ -119,6 +122,18 @@ class BasicBlock(nn.Module):
         return x + F.relu(self.conv(x))
 
 
+class Places(nn.Module):
+    """Adds to each feature what a norm makes of an embedding of its place, modulo 4."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.norm1 = nn.Embedding(4, 8), nn.LayerNorm(8)
+
+    def forward(self, x):
+        places = torch.arange(x.shape[1], device=x.device) % 4
+        return x + self.norm1(self.embed(places.expand(x.shape)))[..., 0]
+
+
 def make_model():
     """Return a net with something for each algorithm of this repository."""
     torch.manual_seed(0)
@@ -133,6 +148,7 @@ def make_model():
         nn.Linear(32, 16),
         nn.ReLU(),
         nn.Linear(16, 10),
+        Places(),
     )
 
 

@@ -8,7 +8,7 @@ import torch
 from surgery_parts import twins
 from torch import nn
 
-from surgery_plugin import ComputeDtypeLayerNorm, apply_fused_layernorm
+from surgery_plugin import ComputeDtypeGroupNorm, ComputeDtypeLayerNorm, FusedLayerNorm, apply_fused_layernorm
 from surgery_plugin.compute_dtype_layernorm import find_apex
 
 U = 2.0**-8
@@ -239,3 +239,26 @@ def test_an_encoder_in_evaluation_computes_bit_for_bit_what_it_did(nested):
         before = encoder(x, src_key_padding_mask=mask)
         assert len(apply_fused_layernorm(encoder)) == 4
         assert torch.equal(encoder(x, src_key_padding_mask=mask), before)
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_a_group_norm_stays_unless_asked_for_and_then_computes_so_too(affine):
+    norm, x = nn.GroupNorm(2, 4, affine=affine), torch.randn(16, 4, 3, 3).bfloat16()
+    for parameter in norm.parameters():
+        nn.init.normal_(parameter)
+    model = nn.Sequential(nn.LayerNorm(3), copy.deepcopy(norm))
+    assert apply_fused_layernorm(model) == ["0"]
+    kept = list(model[1].parameters())
+    assert apply_fused_layernorm(model, group_norm=True) == ["1"] and type(model[1]) is ComputeDtypeGroupNorm
+    assert all(one is other for one, other in zip(kept, model[1].parameters(), strict=True))
+    assert torch.equal(model[1](x.float()), norm(x.float()))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = model[1](x.float())
+    assert out.dtype is torch.bfloat16
+    exact, bias = copy.deepcopy(norm).double()(x.double()), norm.bias[:, None, None] if affine else torch.zeros(1)
+    assert ((out - exact).abs() <= 2.1 * U * ((exact - bias).abs() + bias.abs())).all()
+
+
+def test_only_an_instance_that_changes_group_norms_says_so():
+    assert FusedLayerNorm().metadata.writes == ("model.LayerNorm",)
+    assert FusedLayerNorm(group_norm=True).metadata.writes == ("model.LayerNorm", "model.GroupNorm")

@@ -171,22 +171,24 @@ def make_trainer(algorithm, *callbacks, **settings):
 
 
 @pytest.mark.parametrize(
-    ("warmup", "last"),
+    ("schedule", "last"),
     [
-        ("4ba", [0, 0.1, 0.2, 0.3, 0.4, 0.4, 0.4, 0.4]),
-        ("0.5dur", [0, 0.1, 0.2, 0.3, 0.4, 0.4, 0.4, 0.4]),
-        (Time("32sp"), [0, 0.1, 0.2, 0.3, 0.4, 0.4, 0.4, 0.4]),
-        ("1dur", [0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35]),
-        ("0dur", [0.4] * 8),
+        ({"drop_warmup": "4ba"}, [0, 0.1, 0.2, 0.3, 0.4, 0.4, 0.4, 0.4]),
+        ({"drop_warmup": "0.5dur"}, [0, 0.1, 0.2, 0.3, 0.4, 0.4, 0.4, 0.4]),
+        ({"drop_warmup": Time("32sp")}, [0, 0.1, 0.2, 0.3, 0.4, 0.4, 0.4, 0.4]),
+        ({"drop_warmup": "1dur"}, [0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35]),
+        ({"drop_warmup": "0dur"}, [0.4] * 8),
+        ({"drop_until": "1ep"}, [0.4, 0.3, 0.2, 0.1, 0, 0, 0, 0]),
+        ({"drop_until": "1dur", "drop_warmup": "2ba"}, [0, 0.175, 0.3, 0.25, 0.2, 0.15, 0.1, 0.05]),
     ],
     ids=str,
 )
-def test_the_rates_grow_linearly_from_0_over_the_warm_up(warmup, last):
+def test_the_rates_grow_over_the_warm_up_and_fall_until_they_end(schedule, last):
     """The last of two blocks; the first has half its rate. 2 epochs of 4 batches of 8 samples."""
     recorder = Rates()
-    with make_trainer(StochasticDepth(drop_rate=0.4, drop_warmup=warmup), recorder) as run:
+    with make_trainer(StochasticDepth(drop_rate=0.4, **schedule), recorder) as run:
         run.fit()
-    assert recorder.seen == [[round(rate / 2, 10), rate] for rate in last]
+    assert recorder.seen == [[pytest.approx(rate / 2), pytest.approx(rate)] for rate in last]
 
 
 @pytest.mark.parametrize("per", ["sample", "batch"])
@@ -208,7 +210,7 @@ def test_the_share_is_applied_to_the_draws_and_to_what_is_divided_by(per):
 def test_a_run_that_is_resumed_on_the_way_is_the_uninterrupted_one(tmp_path, stop):
     def train(folder, *callbacks, **settings):
         recorder, saver = Rates(), CheckpointSaver(tmp_path / folder, interval="100ep")
-        algorithm = StochasticDepth(drop_rate=0.6, drop_warmup="6ba")
+        algorithm = StochasticDepth(drop_rate=0.6, drop_warmup="6ba", drop_until="1dur")
         with make_trainer(algorithm, recorder, saver, *callbacks, **settings) as run:
             run.fit()
         return run.state.model, recorder.seen
@@ -233,8 +235,9 @@ def test_a_copy_of_the_model_keeps_the_share_of_that_moment():
     assert [model[1].draws.share, other[1].draws.share] == [0.5, 0.25]
 
 
-def test_a_fraction_of_a_training_of_unknown_length_is_refused_with_the_first_batch():
-    state = State(model=make_model(), algorithms=[StochasticDepth(drop_warmup="0.5dur")], batch=batches(8)[0])
+@pytest.mark.parametrize("argument", ["drop_warmup", "drop_until"])
+def test_a_fraction_of_a_training_of_unknown_length_is_refused_with_the_first_batch(argument):
+    state = State(model=make_model(), algorithms=[StochasticDepth(**{argument: "0.5dur"})], batch=batches(8)[0])
     with Engine(state, Logger()) as engine:
         engine.run_event(Event.INIT)
         with pytest.raises(ValueError, match=r"max_duration is not known, so '0\.5dur' can't be located"):

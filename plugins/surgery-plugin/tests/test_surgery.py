@@ -14,20 +14,31 @@ from surgery_plugin import (
     ChannelsLast,
     FusedLayerNorm,
     GatedLinearUnits,
+    LogitSoftCap,
+    NgramEmbedding,
     SqueezeExcite,
     StochasticDepth,
+    TokenShift,
     apply_blurpool,
     apply_channels_last,
     apply_fused_layernorm,
     apply_gated_linear_units,
+    apply_logit_soft_cap,
+    apply_ngram_embedding,
     apply_squeeze_excite,
     apply_stochastic_depth,
+    apply_token_shift,
 )
 
 ALGORITHMS = [BlurPool, SqueezeExcite, ChannelsLast, GatedLinearUnits, FusedLayerNorm, StochasticDepth]
+ALGORITHMS += [NgramEmbedding, TokenShift, LogitSoftCap]
 
 
 class Bottleneck(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.norm1 = nn.Embedding(4, 2), nn.RMSNorm(2)
+
     def forward(self, x):
         return x + x.sin()
 
@@ -62,7 +73,7 @@ def test_the_places_are_counted_in_the_log(make):
 @pytest.mark.parametrize("make", ALGORITHMS)
 def test_a_model_without_such_places_causes_one_warning_by_name(make):
     with pytest.warns(NothingReplacedWarning, match=f"^{make.metadata.name} changed nothing") as caught:
-        run_init(nn.Sequential(nn.Linear(2, 2)), make())
+        run_init(nn.Sequential(nn.Identity()), make())
     assert len(caught) == 1
 
 
@@ -76,6 +87,7 @@ def test_a_second_run_on_a_changed_model_causes_no_warning_and_keeps_its_modules
 
 
 APPLY = [apply_blurpool, apply_squeeze_excite, apply_channels_last, apply_gated_linear_units, apply_stochastic_depth]
+APPLY += [apply_ngram_embedding, apply_token_shift, apply_logit_soft_cap]
 
 
 @pytest.mark.parametrize("apply", APPLY)
@@ -88,10 +100,12 @@ def test_its_function_takes_one_optimizer_or_several_and_they_train_what_there_i
         assert held == {id(parameter) for parameter in model.parameters()}
 
 
-DRAWING = [apply_gated_linear_units, apply_squeeze_excite, apply_stochastic_depth]
+DRAWING = [apply_gated_linear_units, apply_squeeze_excite, apply_stochastic_depth, apply_ngram_embedding]
 
 
-@pytest.mark.parametrize("function", [apply_blurpool, apply_channels_last, apply_fused_layernorm, *DRAWING])
+@pytest.mark.parametrize(
+    "function", [apply_blurpool, apply_channels_last, apply_fused_layernorm, apply_token_shift, *DRAWING]
+)
 def test_anything_but_a_model_is_refused(function):
     for model in (None, nn.Linear):
         with pytest.raises(TypeError, match=f"^model: {type(model).__name__} is not a torch.nn.Module$"):
@@ -120,6 +134,15 @@ REFUSED = [
     (StochasticDepth, apply_stochastic_depth, {"drop_per": "block"}, "drop_per='block' has to be sample or batch"),
     (StochasticDepth, apply_stochastic_depth, {"targets": "BasicBlock"}, "a list of class names"),
     (StochasticDepth, apply_stochastic_depth, {"targets": (dict,)}, "neither a class name nor a module class"),
+    (NgramEmbedding, apply_ngram_embedding, {"buckets": 0}, "buckets=0"),
+    (NgramEmbedding, apply_ngram_embedding, {"std": -1}, "std=-1"),
+    (NgramEmbedding, apply_ngram_embedding, {"sizes": [2, 1]}, r"sizes=1 has to be within \[2, inf\)"),
+    (NgramEmbedding, apply_ngram_embedding, {"sizes": [3, 3]}, r"sizes=\[3, 3\] names a size twice"),
+    (NgramEmbedding, apply_ngram_embedding, {"embedding": 3}, "embedding=3 .* the path of a module"),
+    (LogitSoftCap, apply_logit_soft_cap, {"cap": 0}, r"cap=0 has to be within \(0, inf\)"),
+    (TokenShift, apply_token_shift, {"share": 1.5}, "share=1.5"),
+    (TokenShift, apply_token_shift, {"norms": []}, r"norms=\[\] has to be a list of patterns"),
+    (StochasticDepth, None, {"drop_until": "0ba"}, "drop_until has to be positive, not '0ba'"),
     (StochasticDepth, None, {"drop_warmup": "1.5dur"}, "drop_warmup='1.5dur' has to be within the training"),
 ]
 
@@ -152,7 +175,8 @@ def test_a_state_with_no_dtypes_is_refused_and_nothing_taken(gives, message):
 
 @pytest.mark.full  # it imports the compiler
 @pytest.mark.parametrize(
-    "function", [apply_blurpool, apply_squeeze_excite, apply_gated_linear_units, apply_fused_layernorm]
+    "function",
+    [apply_blurpool, apply_squeeze_excite, apply_gated_linear_units, apply_fused_layernorm, apply_logit_soft_cap],
 )
 def test_a_model_that_is_compiled_afterwards_computes_the_same_in_one_graph(function):
     model, x = net(), torch.randn(2, 1, 19, 19)

@@ -1,8 +1,9 @@
-"""A LayerNorm that computes in autocast's dtype, with one kernel. Independent of the engine."""
+"""A LayerNorm and a GroupNorm that compute in autocast's dtype, with one kernel. Independent of the engine."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from types import NoneType
 from typing import Any
 
@@ -10,10 +11,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from .models import check_model
-from .replacement import replace_modules
+from engine_core.arguments import check_flag
 
-__all__ = ["ComputeDtypeLayerNorm", "apply_fused_layernorm", "find_apex"]
+from .models import check_model
+from .replacement import Policy, replace_modules
+
+__all__ = ["ComputeDtypeGroupNorm", "ComputeDtypeLayerNorm", "apply_fused_layernorm", "find_apex"]
 
 _SWITCHES = ("activation_relu_or_gelu", "use_nested_tensor")
 """What surgery turns off in torch's encoders, as their evaluation kernel reads layer weights: these stay the same."""
@@ -47,14 +50,7 @@ class ComputeDtypeLayerNorm(nn.LayerNorm):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002  nn.LayerNorm's name
         """Return the input normalised, in the same shape; under autocast in its dtype."""
-        kind = input.device.type
-        if input.dtype is torch.float64 or not _is_under_autocast(kind):
-            return self._normalise(input, self.weight, self.bias)
-        dtype = torch.get_autocast_dtype(kind)
-        given: tuple[torch.Tensor | None, ...] = (self.weight, self.bias)
-        weight, bias = (None if parameter is None else parameter.to(dtype) for parameter in given)
-        with torch.autocast(kind, enabled=False):
-            return self._normalise(input.to(dtype), weight, bias)
+        return _in_compute_dtype(self._normalise, input, self.weight, self.bias)
 
     def _normalise(self, x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None) -> torch.Tensor:
         kernel: Any = self._apex
@@ -72,11 +68,42 @@ class ComputeDtypeLayerNorm(nn.LayerNorm):
         self._apex = find_apex()
 
 
-def apply_fused_layernorm(model: nn.Module) -> list[str]:
+class ComputeDtypeGroupNorm(nn.GroupNorm):
+    """Normalise as nn.GroupNorm does, under autocast in autocast's dtype, with torch's kernel.
+
+    There torch converts to float32 and back on CUDA, and keeps the input's dtype on the CPU. The kernel accumulates in
+    float32. Outside autocast it equals nn.GroupNorm bit for bit.
+
+    Example:
+        >>> norm = ComputeDtypeGroupNorm(2, 4)
+        >>> with torch.autocast("cpu", dtype=torch.bfloat16):
+        ...     norm(torch.randn(2, 4, 3, 3)).dtype
+        torch.bfloat16
+    """
+
+    @classmethod
+    def sharing(cls, norm: nn.GroupNorm) -> ComputeDtypeGroupNorm:
+        """Return one with the same parameter objects as another GroupNorm."""
+        new = cls(norm.num_groups, norm.num_channels, norm.eps, norm.affine, device="meta")
+        new.weight, new.bias = norm.weight, norm.bias
+        return new
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002  nn.GroupNorm's name
+        """Return the input normalised, in the same shape; under autocast in its dtype."""
+        return _in_compute_dtype(self._normalise, input, self.weight, self.bias)
+
+    def _normalise(self, x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None) -> torch.Tensor:
+        return F.group_norm(x, self.num_groups, weight, bias, self.eps)
+
+
+def apply_fused_layernorm(model: nn.Module, *, group_norm: bool = False) -> list[str]:
     """Replace each nn.LayerNorm in a model, and return the names of what was replaced.
 
     Subclasses of nn.LayerNorm are not replaced. The new modules hold the parameter objects of the old ones, so
     optimizers are not affected.
+
+    Args:
+        group_norm: replace each nn.GroupNorm too.
 
     Raises:
         ArgumentError, ArgumentTypeError: (a ValueError, a TypeError) for a model that is one itself, or not a model.
@@ -89,7 +116,10 @@ def apply_fused_layernorm(model: nn.Module) -> list[str]:
     """
     check_model(model)
     switches = [(m, key, vars(m)[key]) for m in model.modules() for key in _SWITCHES if key in vars(m)]
-    replaced = replace_modules(model, {nn.LayerNorm: _policy})
+    policies: dict[type[nn.Module], Policy] = {nn.LayerNorm: _policy}
+    if check_flag("group_norm", group_norm):
+        policies[nn.GroupNorm] = _policy
+    replaced = replace_modules(model, policies)
     for encoder, key, value in switches:
         setattr(encoder, key, value)
     return replaced
@@ -104,13 +134,26 @@ def find_apex() -> Any:
         return None
 
 
-def _policy(norm: nn.Module, _: str) -> nn.Module | None:
-    if type(norm) is not nn.LayerNorm:
+def _policy(norm: Any, _: str) -> nn.Module | None:
+    if type(norm) not in (nn.LayerNorm, nn.GroupNorm):
         return None
-    given: tuple[object, ...] = (norm.weight, norm.bias)
-    if not all(isinstance(one, (nn.Parameter, NoneType)) for one in given):  # else it is computed before each forward
-        return None
-    return ComputeDtypeLayerNorm.sharing(norm)
+    if not all(isinstance(one, (nn.Parameter, NoneType)) for one in (norm.weight, norm.bias)):
+        return None  # what is no parameter is computed before each forward
+    kind = ComputeDtypeLayerNorm if type(norm) is nn.LayerNorm else ComputeDtypeGroupNorm
+    return kind.sharing(norm)
+
+
+def _in_compute_dtype(
+    normalise: Callable[..., torch.Tensor], x: torch.Tensor, *parameters: torch.Tensor | None
+) -> torch.Tensor:
+    """Normalise, under autocast with all in its dtype; float64 is left alone."""
+    kind = x.device.type
+    if x.dtype is torch.float64 or not _is_under_autocast(kind):
+        return normalise(x, *parameters)
+    dtype = torch.get_autocast_dtype(kind)
+    low = [None if parameter is None else parameter.to(dtype) for parameter in parameters]
+    with torch.autocast(kind, enabled=False):
+        return normalise(x.to(dtype), *low)
 
 
 def _is_under_autocast(kind: str) -> bool:

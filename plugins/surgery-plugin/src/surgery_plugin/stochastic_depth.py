@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from engine_core import AlgorithmMetadata, Event, State
-from engine_core.arguments import check_length
+from engine_core.arguments import check_interval, check_length
 from engine_core.errors import ArgumentError, ArgumentTypeError
 from engine_core.randomness import OwnGenerator
 from engine_core.time import Time, TimeUnit
@@ -38,6 +38,8 @@ class StochasticDepth(Operation):
         drop_per: `sample`: each sample is drawn for by itself; `batch`: one draw for all, as in the papers, and a
             dropped block is not computed.
         drop_warmup: how long the rates grow linearly from 0, in `ep`, `ba`, `sp`, `sec` or `dur`.
+        drop_until: when the rates, which fall linearly from the start, are 0, likewise; None: they don't fall. Liu et
+            al. 2023, Dropout Reduces Underfitting, arXiv 2303.01500, call it early stochastic depth.
 
     Example:
         >>> StochasticDepth(drop_rate=0.5, drop_per="batch").find_unused_parameters
@@ -62,15 +64,18 @@ class StochasticDepth(Operation):
         drop_per: str = "sample",
         *,
         drop_warmup: str | Time = "0dur",
+        drop_until: str | Time | None = None,
     ) -> None:
         self.settings = Settings(targets, drop_rate, drop_distribution, drop_per)
         self._warmup = check_length("drop_warmup", drop_warmup)
+        self._until = None if drop_until is None else check_interval("drop_until", drop_until)
         needs = ["partial_forward"] * (drop_per == "batch")
-        needs += ["duration"] * bool(self._warmup and self._warmup.unit is TimeUnit.DURATION)
+        needs += ["duration"] * any(length.unit is TimeUnit.DURATION for length in self._lengths)
         if needs:
             own = self.metadata.replace(needs=(*needs, *self.metadata.needs))
             self.metadata = own  # type: ignore[misc]  # this instance's own
         self.drop_warmup = str(self._warmup)
+        self.drop_until = self._until and str(self._until)
         self._own = OwnGenerator(_NAME, shared=drop_per == "batch")
         self._draws: Draws | None = None
         self._run: weakref.ref[State] | None = None
@@ -81,10 +86,15 @@ class StochasticDepth(Operation):
         """A block that is not computed gives its parameters no gradient."""
         return self.settings.drop_per == "batch"
 
+    @property
+    def _lengths(self) -> list[Time]:
+        """What has to be located in the training."""
+        return [length for length in (self._warmup, self._until) if length]
+
     def validate(self, state: State) -> None:
-        """Raise if `drop_warmup` is a fraction of a training whose length is not known."""
-        if self._warmup:
-            state.get_progress(self._warmup)
+        """Raise if `drop_warmup` or `drop_until` is a fraction of a training whose length is not known."""
+        for length in self._lengths:
+            state.get_progress(length)
 
     def operate(self, model: nn.Module, state: State) -> list[str]:
         """Wrap the blocks; their draws are seeded by the run."""
@@ -136,11 +146,17 @@ class StochasticDepth(Operation):
         if draws is not self._draws or run is None:
             return
         draws.generator = self._own.of(run, self)
-        if self._warmup:
-            is_located = self._warmup.unit is not TimeUnit.DURATION or run.max_duration is not None
-            draws.share = min(1.0, run.get_progress(self._warmup)) if is_located else 0.0
+        if self._lengths:
+            draws.share = self._share(run)
         if self._loaded is not None:
             draws.gives, self._loaded = self._loaded, None
+
+    def _share(self, run: State) -> float:
+        """Return how much of the rates applies now: 0 where the length of the training would have to be known."""
+        if run.max_duration is None and any(length.unit is TimeUnit.DURATION for length in self._lengths):
+            return 0.0
+        share = min(1.0, run.get_progress(self._warmup)) if self._warmup else 1.0
+        return share if self._until is None else share * max(0.0, 1 - run.get_progress(self._until))
 
 
 def _dtypes_of(gives: object) -> dict[str, torch.dtype | None]:
