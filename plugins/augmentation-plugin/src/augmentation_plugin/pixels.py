@@ -34,7 +34,7 @@ def pixels_at(
                   [0, 0]]]])
     """
     rows, channels, height, width = images.shape
-    places = (ys * width + xs).expand(rows, height, width).reshape(rows, 1, -1).expand(-1, channels, -1)
+    places = (ys * width + xs).expand(rows, height, width).flatten(1)[:, None].expand(-1, channels, -1)
     moved = as_movable(images).flatten(2).gather(2, places).view(images.shape)
     if outside is not None:
         moved.masked_fill_(outside.unsqueeze(1), 0)
