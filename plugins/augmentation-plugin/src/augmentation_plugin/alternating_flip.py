@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 
 from engine_core import AlgorithmMetadata, Event, State
-from engine_core.arguments import check_key, check_whole, item_at
+from engine_core.arguments import check_key, item_at
 from engine_core.batch import BatchKey
 from engine_core.errors import ArgumentError, ArgumentTypeError, BatchKeyError
 
@@ -43,8 +43,7 @@ def alternating_flip_batch(
         A new tensor of the same shape, dtype, device and memory format.
 
     Raises:
-        ArgumentTypeError: (a TypeError) for anything but tensors and whole numbers.
-        ArgumentError: (a ValueError) for images of another shape, or ids that are not one for each.
+        ValueError, TypeError: for anything but images and whole numbers, one for each.
 
     Example:
         >>> images, ids = torch.arange(12).view(6, 1, 1, 2), torch.arange(6)
@@ -54,8 +53,6 @@ def alternating_flip_batch(
     """
     check_images("input", input)
     check_ids("ids", ids, len(input))
-    check_whole("epoch", epoch, "[0, inf)", "how many epochs are done")
-    check_whole("seed", seed, f"[0, {2**64})", "what the halves depend on")
     is_flipped = ((_mixed(ids.to(input.device, non_blocking=True), seed) + epoch) & 1).bool()
     height, width = input.shape[-2:]
     xs = torch.arange(width, device=input.device)
@@ -85,7 +82,7 @@ def _shifted(numbers: torch.Tensor, by: int) -> torch.Tensor:
 
 
 def _signed(number: int) -> int:
-    return number - 2**64 if number >= 2**63 else number
+    return (number + 2**63) % 2**64 - 2**63
 
 
 class AlternatingFlip(ImageAugmentation):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 
@@ -43,11 +43,10 @@ def col_out_batch(
         generator: where the draws come from; None: a private one, seeded by the system.
 
     Returns:
-        Images and target. Dtype, device and memory format are kept.
+        Images and target, with dtype, device and memory format as they were.
 
     Raises:
-        ArgumentError: (a ValueError) for a fraction out of range, or images or targets of another shape.
-        ArgumentTypeError: (a TypeError) for a wrong type.
+        ValueError, TypeError: for a fraction out of range, or anything but images and targets of their size.
 
     Example:
         >>> images, classes = torch.rand(8, 3, 32, 32), torch.arange(8)
@@ -59,7 +58,7 @@ def col_out_batch(
     if check_flag("resize_targets", resize_targets):
         check_targets("target", target, input)
     kept = _draw_kept(input, (p_row, p_col), private_unless(generator))
-    return _only(input, *kept), _only(target, *kept) if resize_targets else target
+    return _only(input, kept), _only(target, kept) if resize_targets else target
 
 
 def _check_fractions(p_row: object, p_col: object) -> tuple[float, float]:
@@ -71,25 +70,23 @@ def _check_fractions(p_row: object, p_col: object) -> tuple[float, float]:
 
 def _draw_kept(
     images: torch.Tensor, fractions: tuple[float, float], generator: torch.Generator
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw which rows and columns are kept, each in its order."""
-    rows, columns = (
-        torch.randperm(side, generator=generator, device=generator.device)[: _kept_of(side, fraction)].sort().values
-        for side, fraction in zip(images.shape[-2:], fractions, strict=True)
-    )
-    return rows, columns
+) -> dict[int, torch.Tensor]:
+    """Draw which rows and columns are kept, each in its order; return them by dimension."""
+    kept = {}
+    for dim, fraction in zip((-2, -1), fractions, strict=True):
+        side = images.shape[dim]
+        number = max(1, math.floor((1 - fraction) * side + 1e-9))  # rounding may have taken a little of a whole number
+        drawn = torch.randperm(side, generator=generator, device=generator.device)[:number]
+        kept[dim] = drawn.sort().values.to(images.device, non_blocking=True)
+    return kept
 
 
-def _kept_of(side: int, fraction: float) -> int:
-    return max(1, math.floor((1 - fraction) * side + 1e-9))  # what rounding took from a whole number is given back
-
-
-def _only(images: T, rows: torch.Tensor, columns: torch.Tensor) -> T:
-    """Return the pixels of some rows and columns."""
-    kept: torch.Tensor = images  # type: ignore[assignment]  # `check_targets` has seen it
-    for dim, places in ((-2, rows), (-1, columns)):
-        kept = kept.index_select(dim, places.to(kept.device, non_blocking=True))
-    return kept.contiguous(memory_format=memory_format_of(images))  # type: ignore[return-value, arg-type]
+def _only(images: Any, kept: dict[int, torch.Tensor]) -> Any:
+    """Return the pixels of the kept rows and columns."""
+    smaller = images
+    for dim, places in kept.items():
+        smaller = smaller.index_select(dim, places)
+    return smaller.contiguous(memory_format=memory_format_of(images))
 
 
 class ColOut(ImageAugmentation):
@@ -144,5 +141,6 @@ class ColOut(ImageAugmentation):
         """Return smaller images, and replace the targets if asked."""
         kept = _draw_kept(images, (self.p_row, self.p_col), self._generator.of(state, self))
         if self.resize_targets:
-            state.batch_set_item(self.target_key, _only(state.batch_get_item(self.target_key), *kept))
-        return _only(images, *kept)
+            state.batch_set_item(self.target_key, _only(state.batch_get_item(self.target_key), kept))
+        smaller: torch.Tensor = _only(images, kept)
+        return smaller

@@ -46,8 +46,7 @@ def rand_augment_batch(
         A new tensor of the same shape, dtype, device and memory format.
 
     Raises:
-        ArgumentError: (a ValueError) for an argument out of range, or an input of another shape or dtype.
-        ArgumentTypeError: (a TypeError) for a wrong type.
+        ValueError, TypeError: for an argument out of range, or anything but images of floats.
 
     Example:
         >>> images = torch.randn(8, 3, 32, 32)
