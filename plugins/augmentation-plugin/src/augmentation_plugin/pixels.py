@@ -21,11 +21,11 @@ def as_movable(images: torch.Tensor) -> torch.Tensor:
 def pixels_at(
     images: torch.Tensor, ys: torch.Tensor, xs: torch.Tensor, outside: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Return images (N, C, H, W) of which each pixel is that of its row at ys and xs.
+    """Return images (N, C, h, w) whose pixels are those of images (N, C, H, W) at ys and xs, row by row.
 
     Args:
-        ys, xs: whole numbers that broadcast to (N, H, W), within the images.
-        outside: which pixels are zero instead, a mask that broadcasts likewise.
+        ys, xs: whole numbers that broadcast to (N, h, w), within the images.
+        outside: which pixels are zero instead, a mask (N, h, w).
 
     Example:
         >>> images = torch.arange(4).view(1, 1, 2, 2)
@@ -33,9 +33,11 @@ def pixels_at(
         tensor([[[[2, 2],
                   [0, 0]]]])
     """
-    rows, channels, height, width = images.shape
-    places = (ys * width + xs).expand(rows, height, width).flatten(1)[:, None].expand(-1, channels, -1)
-    moved = as_movable(images).flatten(2).gather(2, places).view(images.shape)
+    rows, channels, _, width = images.shape
+    places = ys * width + xs
+    places, size = places.expand(rows, -1, -1).flatten(1), places.shape[-2:]
+    moved = as_movable(images).flatten(2).gather(2, places[:, None].expand(-1, channels, -1))
+    moved = moved.view(rows, channels, *size)
     if outside is not None:
-        moved.masked_fill_(outside.unsqueeze(1), 0)
+        moved.masked_fill_(outside[:, None], 0)
     return moved.view(images.dtype).contiguous(memory_format=memory_format_of(images))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
+from torch.nn import functional as F
 
 from engine_core import AlgorithmMetadata, Event, State
 from engine_core.arguments import check_whole
@@ -14,7 +15,7 @@ from engine_core.randomness import private_unless
 
 from .augmenting import ImageAugmentation
 from .images import check_images
-from .pixels import pixels_at
+from .pixels import as_movable, pixels_at
 
 __all__ = ["RandomShift", "random_shift_batch"]
 
@@ -74,20 +75,14 @@ def _check_size(images: torch.Tensor, max_shift: int) -> None:
 def _shift(images: torch.Tensor, max_shift: int, padding: str, generator: torch.Generator) -> torch.Tensor:
     """Return what `random_shift_batch` does, for checked arguments."""
     drawn = torch.randint(-max_shift, max_shift + 1, (2, len(images), 1), generator=generator, device=generator.device)
-    down, right = drawn.to(images.device, non_blocking=True)
-    (ys, above), (xs, aside) = (
-        _sources(shifts, side, padding) for shifts, side in zip((down, right), images.shape[-2:], strict=True)
-    )
-    outside = above[:, :, None] | aside[:, None, :] if padding == "zeros" else None
-    return pixels_at(images, ys[:, :, None], xs[:, None, :], outside)
-
-
-def _sources(shifts: torch.Tensor, side: int, padding: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return where the pixels along one axis come from (N, side), and which of them from outside."""
-    places, last = torch.arange(side, device=shifts.device) - shifts, side - 1
-    outside = (places < 0) | (places > last)
-    inside = last - (last - places.abs()).abs() if padding == "reflect" else places.clamp(0, last)
-    return inside, outside
+    (height, width), (down, right) = images.shape[-2:], drawn.to(images.device, non_blocking=True)
+    ys, xs = torch.arange(height, device=images.device) - down, torch.arange(width, device=images.device) - right
+    if padding == "zeros":
+        images = F.pad(as_movable(images), (max_shift,) * 4).view(images.dtype)
+        ys, xs = ys + max_shift, xs + max_shift
+    else:
+        ys, xs = (last - (last - places.abs()).abs() for places, last in ((ys, height - 1), (xs, width - 1)))
+    return pixels_at(images, ys[:, :, None], xs[:, None, :])
 
 
 class RandomShift(ImageAugmentation):
