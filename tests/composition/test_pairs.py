@@ -17,7 +17,17 @@ from .conftest import BATCHES, DOCS, EPOCHS, NAMES, VARIANTS, make, trainer_of, 
 EXCLUDED = ("cutmix", "mixup", "selective_backprop")
 """What InfoBatch can't run together with."""
 REFUSED = {("ema", "swa"), *((other, "info_batch") for other in EXCLUDED[:2]), ("info_batch", EXCLUDED[2])}
-REFUSED_TWICE = {"cutmix", "ema", "info_batch", "label_smoothing", "layer_freezing", "mixup", "sam", "swa"}
+REFUSED_TWICE = {
+    "alternating_flip",
+    "cutmix",
+    "ema",
+    "info_batch",
+    "label_smoothing",
+    "layer_freezing",
+    "mixup",
+    "sam",
+    "swa",
+}
 REFUSED_VARIANTS = {(variant, "info_batch") for variant, (own, _) in VARIANTS.items() if own in EXCLUDED}
 PAIRS = list(itertools.combinations(NAMES, 2))
 PAIRS += [(variant, name) for variant, (own, _) in VARIANTS.items() for name in NAMES if name != own]

@@ -52,6 +52,9 @@ ALONE = {
     "fused_layernorm": {},
     "gated_linear_units": {},
     "whitened_stem": {},
+    "alternating_flip": {},
+    "col_out": {},
+    "test_time_augmentation": {},
 }
 MIXED = {"mixup": {}, "cutmix": {}, "progressive_resizing": {"mode": "crop", "size_increment": 2}}
 IGNORING = nn.CrossEntropyLoss(weight=torch.arange(1.0, 11.0), ignore_index=0)
