@@ -32,6 +32,9 @@ _DRAWS = "it draws for each batch of the loader, and our Trainer once for all mi
 _CHOOSES = "it chooses among the rows of each batch of the loader, and our Trainer among all rows of a step"
 DIFFERS = {
     ("accumulation", "cutout"): _DRAWS,
+    ("accumulation", "col_out"): _DRAWS,
+    ("accumulation", "rand_augment"): _DRAWS,
+    ("accumulation", "random_shift"): _DRAWS,
     ("accumulation", "progressive_resizing"): _DRAWS,
     ("accumulation", "selective_backprop"): _CHOOSES,
     ("accumulation", "together"): _CHOOSES,

@@ -92,6 +92,9 @@ EVEN_ROWS, PARTS = 48, 2
 EACH_MICROBATCH = "each microbatch comes from the loader by itself, so {} for it; our Trainer's are cut from a batch"
 DIFFERS = {
     ("accumulation", "cutout"): EACH_MICROBATCH.format("places are drawn"),
+    ("accumulation", "col_out"): EACH_MICROBATCH.format("lines are drawn"),
+    ("accumulation", "rand_augment"): EACH_MICROBATCH.format("operations are drawn"),
+    ("accumulation", "random_shift"): EACH_MICROBATCH.format("shifts are drawn"),
     ("accumulation", "progressive_resizing"): EACH_MICROBATCH.format("crops are drawn"),
     ("accumulation", "selective_backprop"): EACH_MICROBATCH.format("rows are chosen"),
     ("accumulation", "together"): EACH_MICROBATCH.format("rows are chosen"),

@@ -32,6 +32,9 @@ KEYS = {"input_key": "pixel_values", "target_key": "labels", "index_key": "index
 _BY_BATCH = "AFTER_DATALOADER fires for each batch of the loader, and our Trainer's for all rows of the step: it "
 DIFFERS = {
     (ACCUMULATION, "cutout"): _BY_BATCH + "draws for each batch",
+    (ACCUMULATION, "col_out"): _BY_BATCH + "draws for each batch",
+    (ACCUMULATION, "rand_augment"): _BY_BATCH + "draws for each batch",
+    (ACCUMULATION, "random_shift"): _BY_BATCH + "draws for each batch",
     (ACCUMULATION, "progressive_resizing"): _BY_BATCH + "draws for each batch",
     (ACCUMULATION, "selective_backprop"): _BY_BATCH + "chooses among the rows of each batch",
     (ACCUMULATION, "together"): _BY_BATCH + "chooses among the rows of each batch (selective_backprop)",

@@ -37,6 +37,9 @@ from engine_core.state import length_of
 ROWS, PHASES = 20, ("whole", "stopped", "resumed", "again")
 FORMS = {
     "cutout": [{}, {"num_holes": 2, "length": 0.3}],
+    "col_out": [{}, {"p_row": 0.4, "p_col": 0}],
+    "rand_augment": [{}, {"num_ops": 1, "magnitude": 4}],
+    "random_shift": [{}, {"max_shift": 3, "padding": "reflect"}],
     "ema": [{"decay": 0.9}, {"decay": 0.5, "update_interval": "3ba"}],
     "info_batch": [{}, {"r": 0.8, "delta": 1}],
     "layer_freezing": [{"start": 0.2, "level": 0.5}, {"start": 0.0, "level": 1.0}],

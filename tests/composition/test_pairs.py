@@ -25,7 +25,7 @@ REFUSED = {
     ("info_batch", EXCLUDED[2]),
 }
 REFUSED_TWICE = {"cutmix", "ema", "info_batch", "label_smoothing", "layer_freezing", "mixup", "sam", "swa"}
-REFUSED_TWICE |= {"curriculum", "sequence_warmup", "lawa", "lookahead", "zclip"}
+REFUSED_TWICE |= {"alternating_flip", "curriculum", "sequence_warmup", "lawa", "lookahead", "zclip"}
 FEWER = {"info_batch": len(BATCHES[:-1]) // 2, "curriculum": len(BATCHES[:-1]) - 1}
 """How many steps these leave out at most."""
 REFUSED_VARIANTS = {(variant, "info_batch") for variant, (own, _) in VARIANTS.items() if own in EXCLUDED}

@@ -12,6 +12,9 @@ from .conftest import trainer_of, weights
     ("name", "arguments"),
     [
         ("label_smoothing", {"smoothing": 0}),
+        ("random_shift", {"max_shift": 0}),
+        ("rand_augment", {"magnitude": 0}),
+        ("col_out", {"p_row": 0, "p_col": 0}),
         ("progressive_resizing", {"initial_scale": 1.0}),
         ("progressive_resizing", {"finetune_fraction": 1.0, "delay_fraction": 0.0}),
         ("gradient_penalty", {"weight": 0}),

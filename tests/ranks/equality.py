@@ -73,6 +73,9 @@ ALONE = {
     "ngram_embedding": {"buckets": 16},
     "token_shift": {},
     "logit_soft_cap": {"cap": 2},
+    "alternating_flip": {},
+    "col_out": {},
+    "test_time_augmentation": {},
 }
 MIXED = {"mixup": {}, "cutmix": {}, "progressive_resizing": {"mode": "crop", "size_increment": 2}}
 IGNORING = nn.CrossEntropyLoss(weight=torch.arange(1.0, 11.0), ignore_index=0)

@@ -49,7 +49,12 @@ LOOPS = {
     "forwards between": {"peeks": True},
     "saves after evaluations": {"eval_interval": "2ba"},
 }
-SAME_LAW = {"cutout": {}, "stochastic_depth": {"targets": [LAYER], "drop_rate": 0.5}}
+SAME_LAW = {
+    "cutout": {},
+    "rand_augment": {},
+    "random_shift": {},
+    "stochastic_depth": {"targets": [LAYER], "drop_rate": 0.5},
+}
 NAMES = [
     *(f"loop/{name}" for name in LOOPS),
     *(f"alone/{name}" for name in ALONE if name not in REFUSED),

@@ -7,7 +7,16 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from augmentation_plugin import CutMix, MixUp, cutout_batch, resize_batch
+from augmentation_plugin import (
+    CutMix,
+    MixUp,
+    alternating_flip_batch,
+    col_out_batch,
+    cutout_batch,
+    rand_augment_batch,
+    random_shift_batch,
+    resize_batch,
+)
 from engine_core import Engine, Logger, State
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -45,6 +54,32 @@ def test_sizes_and_windows_are_those_of_the_cpu(mode, dtype):
     here, here_targets = resize_batch(images, masks, 0.6, mode, resize_targets=True, generator=seeded())
     assert smaller.dtype is dtype and torch.equal(targets.cpu(), here_targets)
     torch.testing.assert_close(smaller.cpu(), here, rtol=1e-2, atol=1)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda images: alternating_flip_batch(images, torch.arange(16, device=images.device), 0),
+        lambda images: random_shift_batch(images, 3, generator=seeded()),
+        lambda images: random_shift_batch(images, 3, "reflect", generator=seeded()),
+        lambda images: col_out_batch(images, None, generator=seeded())[0],
+    ],
+)
+def test_pixels_come_from_where_they_come_on_the_cpu(function):
+    images = torch.randn(16, 3, 32, 24).to(memory_format=torch.channels_last)
+    on_device = images.cuda()
+    with waiting_is_an_error():
+        moved = function(on_device)
+    assert moved.is_contiguous(memory_format=torch.channels_last) and torch.equal(moved.cpu(), function(images))
+
+
+def test_operations_are_those_of_the_cpu_but_for_pixels_between_two():
+    images = torch.randn(64, 3, 32, 24)
+    on_device = images.cuda()
+    with waiting_is_an_error():
+        changed = rand_augment_batch(on_device, generator=seeded())
+    here = rand_augment_batch(images, generator=seeded())
+    assert torch.isclose(changed.cpu(), here, rtol=1e-4, atol=1e-4).float().mean() > 0.999
 
 
 IMAGES, CLASSES = torch.arange(6.0).view(6, 1, 1, 1).expand(6, 3, 8, 8).contiguous(), torch.arange(6)

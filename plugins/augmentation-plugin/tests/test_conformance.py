@@ -3,7 +3,17 @@
 import torch
 from torch import nn
 
-from augmentation_plugin import CutMix, CutOut, MixUp, ProgressiveResizing
+from augmentation_plugin import (
+    AlternatingFlip,
+    ColOut,
+    CutMix,
+    CutOut,
+    MixUp,
+    ProgressiveResizing,
+    RandAugment,
+    RandomShift,
+    TestTimeAugmentation,
+)
 from engine_core_author import AlgorithmConformance
 
 
@@ -40,6 +50,42 @@ class TestCutOut(AlgorithmConformance):
         return CutOut()
 
 
+class TestAlternatingFlip(AlgorithmConformance):
+    """With batches that have ids."""
+
+    def make_algorithm(self):
+        return AlternatingFlip()
+
+    def make_batches(self):
+        ids = torch.arange(64).split(8)
+        return [(*batch, own) for batch, own in zip(super().make_batches(), ids, strict=False)]
+
+
+class TestRandomShift(AlgorithmConformance):
+    """By reflection."""
+
+    on_ranks = "law"
+
+    def make_algorithm(self):
+        return RandomShift(3, padding="reflect")
+
+
+class TestRandAugment(AlgorithmConformance):
+    """With the defaults."""
+
+    on_ranks = "law"
+
+    def make_algorithm(self):
+        return RandAugment()
+
+
+class TestTestTimeAugmentation(AlgorithmConformance):
+    """With the defaults."""
+
+    def make_algorithm(self):
+        return TestTimeAugmentation()
+
+
 class TestProgressiveResizingByCrops(AlgorithmConformance):
     """With windows that are drawn."""
 
@@ -58,3 +104,10 @@ class TestProgressiveResizingByCrops(AlgorithmConformance):
             nn.Flatten(),
             nn.Linear(16, 4),
         )
+
+
+class TestColOut(TestProgressiveResizingByCrops):
+    """With many lines left out."""
+
+    def make_algorithm(self):
+        return ColOut(p_row=0.4, p_col=0.3)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from engine_core import Algorithm, AlgorithmMetadata, Event, Logger, State
-from engine_core.arguments import check_key, item_at
+import torch
+
+from engine_core import AlgorithmMetadata, Event, State
 from engine_core.batch import BatchKey
-from engine_core.randomness import OwnGenerator
 
+from .augmenting import ImageAugmentation
 from .holes import check_holes, cut_holes
-from .images import check_images, check_setter
 
 __all__ = ["CutOut"]
 
-_NAME = "cutout"
 
-
-class CutOut(Algorithm):
+class CutOut(ImageAugmentation):
     """Fill square holes in the images of each training batch with zeros.
 
     Source: DeVries and Taylor 2017, Improved Regularization of Convolutional Neural Networks with Cutout, arXiv
@@ -35,7 +32,7 @@ class CutOut(Algorithm):
     """
 
     metadata: ClassVar[AlgorithmMetadata] = AlgorithmMetadata(
-        name=_NAME,
+        name="cutout",
         description="fill square holes in the images with zeros",
         events=(Event.AFTER_DATALOADER,),
         tags=("augmentation", "erasing"),
@@ -45,29 +42,8 @@ class CutOut(Algorithm):
 
     def __init__(self, num_holes: int = 1, length: float = 0.5, input_key: BatchKey = 0) -> None:
         self.num_holes, self.length = check_holes(num_holes, length)
-        check_key("input_key", input_key)
-        self.input_key = input_key
-        self._generator = OwnGenerator(_NAME, shared=False)
+        super().__init__(input_key)
 
-    def match(self, event: Event, state: State) -> bool:
-        """After the dataloader, in each step."""
-        return event is Event.AFTER_DATALOADER
-
-    def validate(self, state: State) -> None:
-        """Raise if the batch has no images (N, C, H, W) under `input_key`."""
-        check_images(f"the input (input_key={self.input_key!r})", item_at(state.batch, "input_key", self.input_key))
-        check_setter(state.batch, "input_key", self.input_key)
-
-    def apply(self, event: Event, state: State, logger: Logger | None = None) -> None:
-        """Replace the images with copies that have holes."""
-        images = check_images("the input of cutout", state.batch_get_item(self.input_key))
-        holed = cut_holes(images, self.num_holes, self.length, self._generator.of(state, self))
-        state.batch_set_item(self.input_key, holed)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of the generator."""
-        return self._generator.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue the draws of the saved run."""
-        self._generator.load_state_dict(state)
+    def augment(self, images: torch.Tensor, state: State) -> torch.Tensor:
+        """Return copies that have holes."""
+        return cut_holes(images, self.num_holes, self.length, self._generator.of(state, self))

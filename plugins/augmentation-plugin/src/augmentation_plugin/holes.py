@@ -10,12 +10,9 @@ from engine_core.arguments import check_number, check_whole
 from engine_core.randomness import private_unless
 
 from .images import check_images
+from .pixels import as_movable
 
 __all__ = ["check_holes", "cut_holes", "cutout_batch", "hole_side", "mask_of"]
-
-_FILLED_AS = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
-_FILLED_AS |= {dtype: torch.int8 for name, dtype in vars(torch).items() if name.startswith("float8_")}
-"""For dtypes that torch can't fill, one of the same size that it can; zero has the same bits."""
 
 
 def cutout_batch(
@@ -83,8 +80,7 @@ def cut_holes(images: torch.Tensor, count: int, length: float, generator: torch.
     )
     mask = mask_of(ys, xs, height, width, hole_side(height, width, length))
     holed = images.clone()  # masked_fill would lose the memory format
-    fillable = holed.view(_FILLED_AS[holed.dtype]) if holed.dtype in _FILLED_AS else holed
-    fillable.masked_fill_(mask.unsqueeze(1), 0)
+    as_movable(holed).masked_fill_(mask.unsqueeze(1), 0)
     return holed
 
 

@@ -51,8 +51,12 @@ class LogitsLoss(Objective):
 
     def forward(self, model: Any, batch: Any) -> Any:
         """Return the outputs of the model, which gets no labels and computes no loss of its own."""
+        return model(**self.inputs_of(batch))
+
+    def inputs_of(self, batch: Any) -> Any:
+        """Return the items that the model takes, without the labels."""
         key, taken = self.targets, self._taken
-        return model(**{n: v for n, v in batch.items() if n != key and (taken is None or n in taken)})
+        return {n: v for n, v in batch.items() if n != key and (taken is None or n in taken)}
 
     def given(self, model: Any, outputs: Any, batch: Any) -> Any:
         """Return what the loss function returns."""
