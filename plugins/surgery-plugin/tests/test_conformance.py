@@ -3,11 +3,14 @@
 import torch
 from surgery_parts import LanguageModel, loss_of_tokens, sentences
 from torch import nn
+from torch.nn import functional as F
 
 from engine_core_author import AlgorithmConformance, PassConformance
 from surgery_plugin import (
+    ActivationCheckpointing,
     BlurPool,
     ChannelsLast,
+    Compile,
     FusedLayerNorm,
     GatedLinearUnits,
     LogitSoftCap,
@@ -17,7 +20,7 @@ from surgery_plugin import (
     TokenShift,
     WhitenedStem,
 )
-from surgery_plugin.passes import sort_fused_layernorm_last
+from surgery_plugin.passes import sort_compile_last
 
 
 def conv_net():
@@ -60,13 +63,6 @@ class TestFusedLayerNorm(AlgorithmConformance):
 
     def make_algorithm(self):
         return FusedLayerNorm()
-
-
-class TestSortFusedLayernormLast(PassConformance):
-    """The pass that puts it last."""
-
-    def make_pass(self):
-        return sort_fused_layernorm_last
 
 
 class Rows(nn.Module):
@@ -171,3 +167,40 @@ class TestLogitSoftCap(AlgorithmConformance):
 
     def make_algorithm(self):
         return LogitSoftCap(cap=0.5)
+
+
+class DroppingBlock(BasicBlock):
+    def forward(self, x):
+        return F.dropout(super().forward(x), training=self.training)
+
+
+class TestActivationCheckpointing(AlgorithmConformance):
+    """On blocks with BatchNorm and dropout."""
+
+    def make_algorithm(self):
+        return ActivationCheckpointing([BasicBlock])
+
+    def make_model(self):
+        torch.manual_seed(0)
+        return nn.Sequential(DroppingBlock(1, 4), DroppingBlock(4, 4), nn.Flatten(), nn.Linear(256, 4))
+
+
+class TestCompile(AlgorithmConformance):
+    """The whole model."""
+
+    def make_algorithm(self):
+        return Compile(backend="eager")
+
+
+class TestCompileBlocks(TestCompile):
+    """Two of its layers."""
+
+    def make_algorithm(self):
+        return Compile(["Linear"], backend="eager")
+
+
+class TestSortCompileLast(PassConformance):
+    """The pass that puts these three last."""
+
+    def make_pass(self):
+        return sort_compile_last

@@ -7,13 +7,10 @@ import torch
 from parts import trainer
 from torch import nn
 
-from engine_core import Event, by_name
+from engine_core import by_name
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
-from engine_core.errors import ArgumentError
 from engine_core.run import load_model
-from engine_core_author.probes import at_events
-from surgery_plugin import LayerStacking, Stack
-from surgery_plugin.replacement import grow
+from surgery_plugin import LayerStacking
 
 BATCHES, GROWS = 8, 4
 X = torch.randn(BATCHES * 6, 6, generator=torch.Generator().manual_seed(1))

@@ -1,8 +1,10 @@
 """Algorithms for engine-core that change the layers of a model."""
 
+from .activation_checkpointing import ActivationCheckpointing, apply_activation_checkpointing
 from .blur import BlurConv2d, BlurMaxPool2d, blur_2d
 from .blurpool import BlurPool, apply_blurpool
 from .channels_last import ChannelsLast, apply_channels_last
+from .compilation import Compile, apply_compile
 from .compute_dtype_layernorm import ComputeDtypeGroupNorm, ComputeDtypeLayerNorm, apply_fused_layernorm
 from .excitation import SqueezeExcite2d, SqueezeExciteConv2d
 from .fused_layernorm import FusedLayerNorm
@@ -22,10 +24,12 @@ from .whitened_stem import WhitenedStem
 from .whitening import WhitenedConv2d, apply_whitened_stem
 
 __all__ = [
+    "ActivationCheckpointing",
     "BlurConv2d",
     "BlurMaxPool2d",
     "BlurPool",
     "ChannelsLast",
+    "Compile",
     "ComputeDtypeGroupNorm",
     "ComputeDtypeLayerNorm",
     "FusedLayerNorm",
@@ -46,8 +50,10 @@ __all__ = [
     "TokenShift",
     "WhitenedConv2d",
     "WhitenedStem",
+    "apply_activation_checkpointing",
     "apply_blurpool",
     "apply_channels_last",
+    "apply_compile",
     "apply_fused_layernorm",
     "apply_gated_linear_units",
     "apply_logit_soft_cap",

@@ -1,4 +1,4 @@
-"""The pass that places FusedLayerNorm after other algorithms."""
+"""The pass that places after other algorithms what has to see all that they have changed."""
 
 from __future__ import annotations
 
@@ -6,20 +6,25 @@ from collections.abc import Sequence
 
 from engine_core import Algorithm, Event, algorithm_pass, passes
 
+from .activation_checkpointing import ActivationCheckpointing
+from .compilation import Compile
 from .fused_layernorm import FusedLayerNorm
 
-__all__ = ["sort_fused_layernorm_last"]
+__all__ = ["sort_compile_last"]
 
 
 @algorithm_pass(
-    name="sort_fused_layernorm_last",
-    description="replace normalisations after all algorithms that may add some",
+    name="sort_compile_last",
+    description="compile after all algorithms that may change the model; before that, replace norms and checkpoint",
     stage="placement",
+    before=("apply_declared_order",),  # what others declare, as one that goes between, wins
     events=(Event.INIT,),
 )
-def sort_fused_layernorm_last(
+def sort_compile_last(
     algorithms: Sequence[Algorithm],
     event: Event,  # noqa: ARG001  every pass gets it
 ) -> Sequence[Algorithm]:
-    """Put FusedLayerNorm last: what others add to the model may contain an nn.LayerNorm too."""
-    return passes.sort_to_back(algorithms, FusedLayerNorm)
+    """Put FusedLayerNorm, ActivationCheckpointing and Compile last, in this order: others may add what they change."""
+    for cls in (FusedLayerNorm, ActivationCheckpointing, Compile):
+        algorithms = passes.sort_to_back(algorithms, cls)
+    return algorithms
