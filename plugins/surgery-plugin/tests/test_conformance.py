@@ -1,6 +1,7 @@
 """The algorithms of this package, and their pass, keep the rules of engine-core's conformance kit."""
 
 import torch
+from surgery_parts import LanguageModel, loss_of_tokens, sentences
 from torch import nn
 
 from engine_core_author import AlgorithmConformance, PassConformance
@@ -9,8 +10,10 @@ from surgery_plugin import (
     ChannelsLast,
     FusedLayerNorm,
     GatedLinearUnits,
+    NgramEmbedding,
     SqueezeExcite,
     StochasticDepth,
+    TokenShift,
     WhitenedStem,
 )
 from surgery_plugin.passes import sort_fused_layernorm_last
@@ -137,3 +140,26 @@ class TestWhitenedStem(AlgorithmConformance):
 
     def make_model(self):
         return conv_net()
+
+
+class TestNgramEmbedding(AlgorithmConformance):
+    """In a language model whose head is tied to its embedding."""
+
+    def make_algorithm(self):
+        return NgramEmbedding(buckets=64)
+
+    def make_model(self):
+        return LanguageModel()
+
+    def make_batches(self):
+        return sentences()
+
+    def make_loss(self):
+        return loss_of_tokens
+
+
+class TestTokenShift(TestNgramEmbedding):
+    """On the norms of its blocks."""
+
+    def make_algorithm(self):
+        return TokenShift(norms=("blocks.*.norm1", "blocks.*.norm2"))

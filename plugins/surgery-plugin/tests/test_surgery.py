@@ -14,20 +14,29 @@ from surgery_plugin import (
     ChannelsLast,
     FusedLayerNorm,
     GatedLinearUnits,
+    NgramEmbedding,
     SqueezeExcite,
     StochasticDepth,
+    TokenShift,
     apply_blurpool,
     apply_channels_last,
     apply_fused_layernorm,
     apply_gated_linear_units,
+    apply_ngram_embedding,
     apply_squeeze_excite,
     apply_stochastic_depth,
+    apply_token_shift,
 )
 
 ALGORITHMS = [BlurPool, SqueezeExcite, ChannelsLast, GatedLinearUnits, FusedLayerNorm, StochasticDepth]
+ALGORITHMS += [NgramEmbedding, TokenShift]
 
 
 class Bottleneck(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.norm1 = nn.Embedding(4, 2), nn.RMSNorm(2)
+
     def forward(self, x):
         return x + x.sin()
 
@@ -76,6 +85,7 @@ def test_a_second_run_on_a_changed_model_causes_no_warning_and_keeps_its_modules
 
 
 APPLY = [apply_blurpool, apply_squeeze_excite, apply_channels_last, apply_gated_linear_units, apply_stochastic_depth]
+APPLY += [apply_ngram_embedding, apply_token_shift]
 
 
 @pytest.mark.parametrize("apply", APPLY)
@@ -88,10 +98,12 @@ def test_its_function_takes_one_optimizer_or_several_and_they_train_what_there_i
         assert held == {id(parameter) for parameter in model.parameters()}
 
 
-DRAWING = [apply_gated_linear_units, apply_squeeze_excite, apply_stochastic_depth]
+DRAWING = [apply_gated_linear_units, apply_squeeze_excite, apply_stochastic_depth, apply_ngram_embedding]
 
 
-@pytest.mark.parametrize("function", [apply_blurpool, apply_channels_last, apply_fused_layernorm, *DRAWING])
+@pytest.mark.parametrize(
+    "function", [apply_blurpool, apply_channels_last, apply_fused_layernorm, apply_token_shift, *DRAWING]
+)
 def test_anything_but_a_model_is_refused(function):
     for model in (None, nn.Linear):
         with pytest.raises(TypeError, match=f"^model: {type(model).__name__} is not a torch.nn.Module$"):
@@ -120,6 +132,13 @@ REFUSED = [
     (StochasticDepth, apply_stochastic_depth, {"drop_per": "block"}, "drop_per='block' has to be sample or batch"),
     (StochasticDepth, apply_stochastic_depth, {"targets": "BasicBlock"}, "a list of class names"),
     (StochasticDepth, apply_stochastic_depth, {"targets": (dict,)}, "neither a class name nor a module class"),
+    (NgramEmbedding, apply_ngram_embedding, {"buckets": 0}, "buckets=0"),
+    (NgramEmbedding, apply_ngram_embedding, {"std": -1}, "std=-1"),
+    (NgramEmbedding, apply_ngram_embedding, {"sizes": [2, 1]}, r"sizes=1 has to be within \[2, inf\)"),
+    (NgramEmbedding, apply_ngram_embedding, {"sizes": [3, 3]}, r"sizes=\[3, 3\] names a size twice"),
+    (NgramEmbedding, apply_ngram_embedding, {"embedding": 3}, "embedding=3 .* the path of a module"),
+    (TokenShift, apply_token_shift, {"share": 1.5}, "share=1.5"),
+    (TokenShift, apply_token_shift, {"norms": []}, r"norms=\[\] has to be a list of patterns"),
     (StochasticDepth, None, {"drop_warmup": "1.5dur"}, "drop_warmup='1.5dur' has to be within the training"),
 ]
 
