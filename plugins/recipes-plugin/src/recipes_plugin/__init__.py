@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-__all__ = ["FAST_IMAGES"]
+__all__ = ["FAST_IMAGES", "FAST_TEXT"]
 
 FAST_IMAGES = Path(__file__).with_name("fast_images.yaml")
 """The recipe `fast-images`."""
+FAST_TEXT = Path(__file__).with_name("fast_text.yaml")
+"""The recipe `fast-text`."""
