@@ -54,38 +54,77 @@ class Point(NamedTuple):
     sd: float
 
 
-def curves_of(panel: Panel) -> dict[str, list[Point]]:
-    """Return the points of each arm, the cheapest first."""
+def runs_of(panel: Panel) -> dict[str, dict[str, list[dict[str, str]]]]:
+    """Return the reported runs of each arm, by length, in the order of their seeds."""
     with (TABLES / panel.table).open(encoding="utf-8", newline="") as file:
         runs = [run for run in csv.DictReader(file) if run["folder"].startswith("runs/")]
-    found = {}
-    for arm in dict.fromkeys(run["arm"] for run in runs):
-        lengths: dict[str, list[dict[str, str]]] = {}
-        for run in runs:
-            if run["arm"] == arm:
-                lengths.setdefault(run["length"], []).append(run)
-        points = [
+    found: dict[str, dict[str, list[dict[str, str]]]] = {}
+    for run in sorted(runs, key=lambda run: (int(run["seed"]), float(run[panel.cost]))):
+        found.setdefault(run["arm"], {}).setdefault(run["length"], []).append(run)
+    return {arm: found[arm] for arm in dict.fromkeys(run["arm"] for run in runs)}
+
+
+def curves_of(panel: Panel) -> dict[str, list[Point]]:
+    """Return the points of each arm, the cheapest first."""
+    points = {
+        arm: [
             Point(mean(float(run[panel.cost]) for run in of), mean(values), stdev(values))
             for of in lengths.values()
             for values in [[float(run[panel.value]) for run in of]]
         ]
-        found[arm] = sorted(points)
-    return found
+        for arm, lengths in runs_of(panel).items()
+    }
+    return {arm: sorted(each) for arm, each in points.items()}
 
 
-def times_less(panel: Panel, curves: dict[str, list[Point]]) -> float:
-    """Return the cost of the longest plain training, as a multiple of what the recipe needs for the same result."""
-    plain, recipe = list(curves.values())[:2]
-    found = reach([point[:2] for point in recipe], plain[-1].value, higher_is_better=panel.higher_is_better)
+class Gain(NamedTuple):
+    """The cost of the longest plain training, divided by what the recipe needs for its result.
+
+    Args:
+        times: from the means over the seeds.
+        low, high: the least and the largest of single seeds.
+        is_least: had the recipe's shortest training reached more already?
+    """
+
+    times: float
+    low: float
+    high: float
+    is_least: bool
+
+    @property
+    def words(self) -> str:
+        """The gain in words."""
+        return f"{'over ' * self.is_least}{self.times:.1f}x less"
+
+
+def gain_of(panel: Panel, cost: str | None = None) -> Gain:
+    """Return how much less the recipe costs, in the panel's unit or in another column."""
+    plain, recipe = list(runs_of(panel._replace(cost=cost or panel.cost)).values())[:2]
+    seeds = [_gain(panel, cost, [of[i : i + 1] for of in plain.values()], [of[i : i + 1] for of in recipe.values()])
+             for i in range(len(next(iter(plain.values()))))]  # fmt: skip
+    times, is_least = _gain(panel, cost, list(plain.values()), list(recipe.values()))
+    return Gain(times, min(seeds)[0], max(seeds)[0], is_least)
+
+
+def _gain(
+    panel: Panel, cost: str | None, plain: Sequence[list[dict[str, str]]], recipe: Sequence[list[dict[str, str]]]
+) -> tuple[float, bool]:
+    ladders = [
+        sorted((mean(float(run[cost or panel.cost]) for run in of), mean(float(run[panel.value]) for run in of))
+               for of in arm)
+        for arm in (plain, recipe)
+    ]  # fmt: skip
+    spent, reached = ladders[0][-1]
+    found = reach(ladders[1], reached, higher_is_better=panel.higher_is_better)
     if found is None or found.bound == ">":
-        raise ValueError(f"{panel.table}: no length of the recipe reaches {plain[-1].value}")
-    return plain[-1].cost / found.cost
+        raise ValueError(f"{panel.table}: no length of the recipe reaches {reached}")
+    return spent / found.cost, found.bound == "<"
 
 
 def as_svg() -> str:
     """Return the picture."""
     drawn = [line for place, panel in enumerate(PANELS) for line in _panel(panel, place * PANEL)]
-    told = "; ".join(f"{p.title}: {times_less(p, curves_of(p)):.1f} times less" for p in PANELS)
+    told = "; ".join(f"{panel.title}: {gain_of(panel).words}" for panel in PANELS)
     size = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
     font = 'font-family="system-ui, sans-serif" font-size="12"'
     head = [
@@ -135,11 +174,11 @@ def _curve(
 def _comparison(
     panel: Panel, curves: dict[str, list[Point]], x: Callable[[float], float], y: Callable[[float], float]
 ) -> Iterator[str]:
-    end, less = next(iter(curves.values()))[-1], times_less(panel, curves)
-    begin, last, at = x(end.cost / less), x(end.cost), y(end.value)
+    end, gain = next(iter(curves.values()))[-1], gain_of(panel)
+    begin, last, at = x(end.cost / gain.times), x(end.cost), y(end.value)
     yield f'  <path d="M{begin:.1f} {at:.1f}H{last:.1f}" stroke="{DARK}" stroke-dasharray="4 3" fill="none"/>'
     middle = f'x="{(begin + last) / 2:.1f}" y="{at:.1f}" dy="16" text-anchor="middle"'
-    yield f'  <text {middle} font-weight="600" fill="{DARK}">{less:.1f}x less</text>'
+    yield f'  <text {middle} font-weight="600" fill="{DARK}">{gain.words}</text>'
 
 
 def _scale(values: Sequence[float], first: float, last: float) -> Callable[[float], float]:
