@@ -86,9 +86,9 @@ def follow_parameters(
         kept = {parameter for entry in group.optimizer.param_groups for parameter in entry["params"]}
         for parameter in set(group.former) - kept:
             group.optimizer.state.pop(parameter, None)
-        for parameter in kept & origins.keys():
-            if origins[parameter] in group.optimizer.state:
-                group.optimizer.state[parameter] = copy.deepcopy(group.optimizer.state[origins[parameter]])
+        for parameter, origin in origins.items():  # in their order, which a saved state shows
+            if parameter in kept and origin in group.optimizer.state:
+                group.optimizer.state[parameter] = copy.deepcopy(group.optimizer.state[origin])
 
 
 def _replace_former(groups: Sequence[_Group], before: Parameters, after: Parameters) -> None:

@@ -13,6 +13,7 @@ from surgery_plugin import (
     Compile,
     FusedLayerNorm,
     GatedLinearUnits,
+    LayerStacking,
     LogitSoftCap,
     NgramEmbedding,
     SqueezeExcite,
@@ -204,3 +205,26 @@ class TestSortCompileLast(PassConformance):
 
     def make_pass(self):
         return sort_compile_last
+
+
+class Stacked(nn.Module):
+    """A net with a stack of equal blocks."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(1, 4, 3, padding=1)
+        self.blocks = nn.Sequential(*[BasicBlock(4, 4) for _ in range(3)])
+        self.head = nn.Linear(256, 4)
+
+    def forward(self, x):
+        return self.head(self.blocks(self.stem(x)).flatten(1))
+
+
+class TestLayerStacking(AlgorithmConformance):
+    """That grows in the middle of the kit's trainings."""
+
+    def make_algorithm(self):
+        return LayerStacking(first=1, grow="0.5dur")
+
+    def make_model(self):
+        return Stacked()

@@ -12,7 +12,6 @@ _UNSCALED = "the scaler of 'fp16' unscales once a step; use mixed_precision='bf1
 _SEVERAL_BATCHES = "gradient_accumulation_steps makes a step of several batches; set it to 1"
 _ENDLESS = "the length of training is not known; give EngineLoop(max_duration='10ep')"
 _AVERAGED = "gradients are averaged over processes, whatever rows each has kept; choose in each with scope='rank'"
-_WRAPPED = "DDP knows the parameters it was made with; replace modules at INIT"
 _AWAITED = "DDP waits for all gradients; give DistributedDataParallelKwargs(find_unused_parameters=True)"
 
 ACCELERATE_OFFERS = (
@@ -34,7 +33,6 @@ def offers_of(accelerator: Any, version: str, max_duration: Any) -> Offers:
         (accelerator.scaler is not None, _UNSCALED, ("closure",)),
         (accumulates, _SEVERAL_BATCHES, ("whole_batch", "closure")),
         (several, _AVERAGED, ("global_batch",)),
-        (several, _WRAPPED, ("late_surgery",)),
         (waits, _AWAITED, ("freezing", "partial_forward")),
     )
     offers = replace(ACCELERATE_OFFERS, loop=f"accelerate {version}")

@@ -41,7 +41,6 @@ def offers_of(offers: Offers, trainer: Any, library: Any, *, ends: bool) -> Offe
         (not ends, "duration", "neither max_epochs nor max_steps is set; set one on the Trainer"),
         (trainer.min_epochs or trainer.min_steps, "stop", "min_epochs or min_steps forbids it; leave that out"),
         (trainer.world_size > 1, "global_batch", own),
-        (ddp is not None, "late_surgery", "DDP knows the parameters as INIT leaves them; use one process"),
         (ddp is not None and not ddp.get("find_unused_parameters"), "freezing partial_forward", unused),
     ):
         offers = offers.without(*names.split(), why=why) if lacks else offers

@@ -41,7 +41,6 @@ def offers_of(version: str, args: Any, objective: Objective | None) -> Offers:
         offers = offers.without("closure", "create_graph", why="the scaler of fp16 scales once a step; set bf16=True")
     if args.world_size > 1:
         offers = offers.without("global_batch", why="gradients of processes are averaged; give scope='rank'")
-        offers = offers.without("late_surgery", why="DDP knows the parameters that INIT leaves; train on one process")
         if args.ddp_find_unused_parameters is False:
             why = "DDP waits for the gradients of all parameters; don't set ddp_find_unused_parameters=False"
             offers = offers.without("partial_forward", "freezing", why=why)

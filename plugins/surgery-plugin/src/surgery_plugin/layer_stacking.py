@@ -12,7 +12,7 @@ from engine_core.errors import ArgumentError
 from engine_core.messages import warn
 from engine_core.time import Time, TimeUnit
 
-from .stack import Stack, check_first
+from .stack import Stack, check_blocks, check_first
 
 __all__ = ["LayerStacking"]
 
@@ -52,7 +52,7 @@ class LayerStacking(Algorithm):
     )
 
     def __init__(self, first: int | None = None, grow: str | Time = "0.4dur", blocks: str | None = None) -> None:
-        self.first, self.blocks = check_first(first), blocks
+        self.first, self.blocks = check_first(first), check_blocks(blocks)
         self._grow = check_length("grow", grow)
         if self._grow.unit is TimeUnit.DURATION:
             own = self.metadata.replace(needs=("duration", *self.metadata.needs))
@@ -72,7 +72,9 @@ class LayerStacking(Algorithm):
         stack = self._stacks.get(state)
         if stack is None or stack.is_whole:
             return False
-        return state.is_complete if event is Event.FIT_END else state.get_progress(self._grow) >= 1
+        if event is Event.FIT_END:
+            return state.is_complete
+        return event is Event.BATCH_START and state.get_progress(self._grow) >= 1
 
     def validate(self, state: State) -> None:
         """Raise if `grow` is a fraction of a training whose length is not known."""

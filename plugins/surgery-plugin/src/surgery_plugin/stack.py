@@ -8,13 +8,13 @@ import torch
 from torch import nn
 
 from engine_core.arguments import check_whole
-from engine_core.errors import ArgumentError, did_you_mean
+from engine_core.errors import ArgumentError, ArgumentTypeError, did_you_mean
 from engine_core.messages import join_words
 
 from .models import check_model
 from .replacement import grow, made_alike, take_out
 
-__all__ = ["Stack", "check_first", "find_stack"]
+__all__ = ["Stack", "check_blocks", "check_first", "find_stack"]
 
 _CONTAINERS = (nn.ModuleList, nn.Sequential)
 
@@ -22,6 +22,13 @@ _CONTAINERS = (nn.ModuleList, nn.Sequential)
 def check_first(first: int | None) -> int | None:
     """Return how many blocks are trained alone; None: half of them."""
     return first if first is None else check_whole("first", first, "[1, inf)", "of the stack's blocks")
+
+
+def check_blocks(blocks: str | None) -> str | None:
+    """Return the name of a stack; None: it is looked for."""
+    if blocks is not None and not isinstance(blocks, str):
+        raise ArgumentTypeError(f"blocks={blocks!r} has to be the name of a module, such as 'encoder.layers'")
+    return blocks
 
 
 class Stack:
@@ -51,7 +58,7 @@ class Stack:
 
     def __init__(self, model: nn.Module, blocks: str | None = None, first: int | None = None) -> None:
         check_model(model)
-        self.path = find_stack(model, blocks)
+        self.path = find_stack(model, check_blocks(blocks))
         self._model, self._container = model, model.get_submodule(self.path)
         keys = [name for name, _ in self._container.named_children()]
         self.names = [f"{self.path}.{key}" if self.path else key for key in keys]
