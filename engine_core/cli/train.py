@@ -220,12 +220,7 @@ def result_lines(results: RunResults) -> list[str]:
     sections: dict[str, list[tuple[str, ...]]] = {
         "results": [*values, *averaged],
         "algorithms": [
-            (
-                name,
-                plural(events[name], "event", "events"),
-                f"{n}x",
-                *(["finished"] if name in results.finished else []),
-            )
+            (name, plural(events[name], "event", "events"), f"{n}x", *["finished"] * (name in results.finished))
             for name, n in runs.items()
         ],
         "time": [
