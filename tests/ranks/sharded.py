@@ -48,6 +48,12 @@ LOOPS = {
     "an optimizer made before": {"given": True},
     "forwards between": {"peeks": True},
     "saves after evaluations": {"eval_interval": "2ba"},
+    "compiled blocks that are computed again": {
+        "algorithms": [
+            ("activation_checkpointing", {"blocks": [LAYER]}),
+            ("compile", {"blocks": [LAYER], "backend": "aot_eager", "dynamic": True}),
+        ]
+    },
 }
 SAME_LAW = {
     "cutout": {},
@@ -332,6 +338,7 @@ def main():
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", "selective_backprop can't reuse")  # layers round differently for a single row
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")  # where a Linear is a block
+    warnings.filterwarnings("ignore", "The .grad attribute of a Tensor")  # torch's compiler asks for it
     results = {}
     made = (refused, with_unused, with_batch_norm, with_averaged_batch_norm, with_mixed_precision)
     others = {make.__name__: make for make in made}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import CodeType
 from typing import Any, ClassVar
 
 import torch
@@ -50,20 +51,25 @@ def apply_compile(model: nn.Module, blocks: Sequence[Block] = (), **options: Any
         if type(module).__name__ == "OptimizedModule":
             where = repr(name) if name else "the model"
             raise ArgumentError(f"{_NAME}: {where} is what torch.compile has returned: give the plain module")
+    codes = dict[type[nn.Module], CodeType]()
     for module in found.values():
         if type(module).forward.__module__.startswith("torch."):
-            module._compiled_call_impl = torch.compile(_call_of(module), **options)  # noqa: SLF001
+            module._compiled_call_impl = torch.compile(_call_of(module, codes), **options)  # noqa: SLF001
         else:
             module.compile(**options)
     return list(found)
 
 
-def _call_of(module: nn.Module) -> Callable[..., Any]:
-    """Return a function that calls a module: the compiler skips functions of torch that nothing else has called."""
+def _call_of(module: nn.Module, codes: dict[type[nn.Module], CodeType]) -> Callable[..., Any]:
+    """Return a function that calls a module: the compiler skips a function of torch that nothing else has called.
+
+    Its graphs belong to its code, and are few. So blocks of one class share theirs, and other models have their own.
+    """
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]  # noqa: SLF001  see nn.Module.compile
 
+    call.__code__ = codes.setdefault(type(module), call.__code__.replace())
     return call
 
 
