@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from augmentation_plugin import TestTimeAugmentation
-from engine_core import Objective, Trainer
+from engine_core import Callback, Objective, Trainer
 
 X, Y = torch.randn(6, 1, 4, 4, generator=torch.Generator().manual_seed(0)), torch.arange(6) % 3
 FLAT = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
@@ -44,14 +44,24 @@ def test_loss_and_metrics_are_of_the_mean_of_both_outputs():
     assert F.cross_entropy(FLAT(X), Y).item() != pytest.approx(expected)
 
 
+class Seen(Callback):
+    """Takes the batch of each evaluation step at its end."""
+
+    def __init__(self):
+        self.batches = []
+
+    def eval_batch_end(self, state, logger):
+        self.batches.append(state.batch)
+
+
 @pytest.mark.parametrize("batch", [X, [X], (X, Y)])
-def test_predictions_are_averaged_too_and_the_batch_is_put_back(batch):
-    with trainer_of(FLAT, loss_fn=F.cross_entropy) as trainer:
+@pytest.mark.parametrize("loss_fn", [F.cross_entropy, None])
+def test_predictions_are_averaged_too_and_the_batch_is_put_back(batch, loss_fn):
+    seen = Seen()
+    with trainer_of(FLAT, loss_fn=loss_fn, callbacks=seen) as trainer:
         (found,) = trainer.predict([batch])
-        assert torch.equal(found, MEAN)
-        assert trainer.state.batch is None or trainer.state.batch is batch
-    with trainer_of(FLAT) as without_loss:
-        assert torch.equal(next(iter(without_loss.predict([batch]))), MEAN)
+    assert torch.equal(found, MEAN)
+    assert [each is batch for each in seen.batches] == [True]
 
 
 @pytest.mark.parametrize(
