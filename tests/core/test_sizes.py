@@ -49,6 +49,7 @@ MORE_PARAMETERS = {
     "augmentation-plugin/src/augmentation_plugin/progressive_resizing.py:__init__": "likewise the method's settings",
     "augmentation-plugin/src/augmentation_plugin/resizing.py:resize_batch": "likewise, as a function",
     "surgery-plugin/src/surgery_plugin/stochastic_block.py:apply_stochastic_depth": "likewise",
+    "surgery-plugin/src/surgery_plugin/ngrams.py:apply_ngram_embedding": "likewise",
 }
 
 

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from surgery_parts import Block, LanguageModel, check_resumed_and_loaded, run_init
+from surgery_parts import Block, LanguageModel, check_resumed_and_loaded
 from torch import nn
 
 from engine_core.errors import ArgumentError
-from surgery_plugin import GatedLinear, GatedLinearUnits, LogitSoftCap, SoftCappedLinear, apply_logit_soft_cap
+from surgery_plugin import LogitSoftCap, SoftCappedLinear, apply_logit_soft_cap
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -24,13 +24,6 @@ def test_the_head_that_is_tied_stays_tied():
     assert apply_logit_soft_cap(model, cap=2) == ["head"]
     assert model.head.weight is model.embed.weight
     assert torch.equal(model(tokens), 2 * torch.tanh(logits / 2))
-
-
-def test_gates_are_found_before_it_in_either_order_of_the_list():
-    for algorithms in ([LogitSoftCap(), GatedLinearUnits()], [GatedLinearUnits(), LogitSoftCap()]):
-        model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-        run_init(model, *algorithms)
-        assert [type(layer) for layer in model] == [GatedLinear, nn.Identity, SoftCappedLinear]
 
 
 def test_a_resumed_run_and_a_loaded_model_have_the_same_weights(tmp_path):

@@ -9,6 +9,7 @@ from torch import nn
 
 from engine_core import Event, State
 from engine_core.errors import ArgumentError, NothingReplacedWarning
+from engine_core.explain import explain_algorithms
 from surgery_plugin import (
     BlurPool,
     ChannelsLast,
@@ -19,6 +20,7 @@ from surgery_plugin import (
     SqueezeExcite,
     StochasticDepth,
     TokenShift,
+    WhitenedStem,
     apply_blurpool,
     apply_channels_last,
     apply_fused_layernorm,
@@ -57,6 +59,11 @@ def test_it_acts_at_init_only_and_a_checkpoint_needs_it(make):
     guarded = [Event.FIT_START, Event.FIT_END] if make is ChannelsLast else []  # where the model has a GroupNorm
     assert list(make.metadata.events) == [Event.INIT, *guarded]
     assert make.required_on_load() is True
+
+
+def test_their_order_does_not_depend_on_the_list():
+    explained = [explain_algorithms([make() for make in [*ALGORITHMS, WhitenedStem][::step]]) for step in (1, -1)]
+    assert [each.warnings for each in explained] == [(), ()]
 
 
 @pytest.mark.parametrize("make", ALGORITHMS)
