@@ -37,10 +37,18 @@ def residual_net(width: int = 32) -> nn.Module:
 
 def plain_net() -> nn.Module:
     """Return a net of 39,000 parameters, four convolutions with BatchNorm, for images (n, 1, 28, 28)."""
-    sizes = [(1, 16, 2), (16, 32, 1), (32, 32, 2), (32, 64, 1)]
+    return _net_of([(1, 16, 2), (16, 32, 1), (32, 32, 2), (32, 64, 1)])
+
+
+def small_net() -> nn.Module:
+    """Return a net of 3,000 parameters, two such convolutions, with a thirtieth of the work."""
+    return _net_of([(1, 8, 2), (8, 16, 2)])
+
+
+def _net_of(sizes: list[tuple[int, int, int]]) -> nn.Module:
     layers = [
         layer
         for width, out, stride in sizes
         for layer in (nn.Conv2d(width, out, 3, stride, 1, bias=False), nn.BatchNorm2d(out), nn.ReLU())
     ]
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(3), nn.Flatten(), nn.Linear(64 * 9, 10))
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(3), nn.Flatten(), nn.Linear(sizes[-1][1] * 9, 10))

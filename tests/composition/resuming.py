@@ -35,6 +35,14 @@ from engine_core.registry import Registry
 from engine_core.state import length_of
 
 ROWS, PHASES = 20, ("whole", "stopped", "resumed", "again")
+
+
+def small_net():
+    """Return a net that picks rows, and its optimizer, whatever trains the model."""
+    net = nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(16, 10))
+    return net, torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+
+
 FORMS = {
     "cutout": [{}, {"num_holes": 2, "length": 0.3}],
     "col_out": [{}, {"p_row": 0.4, "p_col": 0}],
@@ -60,6 +68,7 @@ FORMS = {
         {"start": 0.3, "end": 0.8, "scale_factor": 1, "interrupt": 2, "selector": "cdf", "floor": 0.2},
         {"start": 0.2, "end": 1, "scale_factor": 1, "interrupt": 0, "scorer": "carried", "index_key": 2},
         {"start": 0, "end": 1, "scale_factor": 1, "interrupt": 3, "scorer": "stale", "index_key": 2},
+        {"start": 0.2, "end": 1, "interrupt": 3, "scorer": "proxy", "proxy": small_net},
         {"start": 0, "end": 1, "interrupt": 0, "selector": "uniform", "multiple_of": 2},
     ],
     "stochastic_depth": [{}, {"drop_rate": 0.6, "drop_per": "batch"}],

@@ -33,6 +33,8 @@ SB_CASES = {
     "uniform": {"selector": "uniform"},
     "stale": {"scorer": "stale", "index_key": 2, "refresh": 2},
     "carried": CARRIED,
+    "proxy": {"scorer": "proxy", "proxy": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10))},
+    "rho": {"scorer": "rho", "irreducible": torch.linspace(0, 2, 29), "index_key": 2},
     "few": {"keep": 0.13},
     "floor": {"floor": 0.3, "keep": 0.3, "multiple_of": 2},
     "scaled": {"scale_factor": 0.5},

@@ -186,6 +186,8 @@ CARRIED = {**ALWAYS, "index_key": 2, "scale_factor": 1, "scorer": "carried"}
         (CARRIED, "whole_batch row_loss global_batch", "before_train_batch after_loss batch_end"),
         ({**CARRIED, "scope": "rank"}, "whole_batch row_loss", "before_train_batch after_loss"),
         ({**ALWAYS, "scale_factor": 1, "reuse": "auto"}, "row_loss global_batch", "before_forward after_forward"),
+        ({**ALWAYS, "scorer": "proxy", "proxy": nn.Linear(1, 1), "scope": "rank"}, "row_loss", ""),
+        ({**ALWAYS, "scorer": "rho", "irreducible": nn.Linear(1, 1), "scope": "rank"}, "own_forward row_loss", ""),
         ({"selector": "uniform"}, "duration global_batch", ""),
         ({**ALWAYS, "selector": "uniform", "scope": "rank"}, "", ""),
         ({"keep": 1}, "", ""),

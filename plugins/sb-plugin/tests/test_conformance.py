@@ -45,6 +45,23 @@ class TestSelectiveBackpropAtHalfSize(TestSelectiveBackprop):
         return nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
+class TestProxy(TestSelectiveBackprop):
+    """A net beside the model, which trains in each step."""
+
+    def make_algorithm(self):
+        def small():  # without BatchNorm, whose rows see those of their rank
+            return nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4, 4))
+
+        return SelectiveBackprop(start=0.2, end=0.9, interrupt=3, scorer="proxy", proxy=small)
+
+
+class TestRho(TestSelectiveBackprop):
+    """A forward of the model, and of one that was trained on other data."""
+
+    def make_algorithm(self):
+        return SelectiveBackprop(start=0, end=1, interrupt=0, scorer="rho", irreducible=self.make_model)
+
+
 class TestInfoBatch(AlgorithmConformance):
     """With batches that have ids."""
 

@@ -83,7 +83,7 @@ def test_the_proxy_picks_what_it_would_pick_if_it_had_trained_first(own, when):
 
 
 def test_a_proxy_touches_nothing_but_itself():
-    """With all rows kept by ties of places, the model would be the plain one; here no step selects, so it is."""
+    """Until a step selects, the run is the plain one."""
     given = small()
     before = copy.deepcopy(given.state_dict())
     noisy = nn.Sequential(nn.Dropout(0.5), given)
@@ -201,8 +201,8 @@ def test_two_ranks_are_one_process(kind, start):
     (first, here, states), (second, there, others) = ThreadRanks.run(program)
     assert [sorted(a + b) for a, b in zip(here, there, strict=True)] == picks
     assert same(first, second)
-    for name in weights:
-        torch.testing.assert_close(first[name], weights[name], rtol=0, atol=2e-6)
+    for name, value in weights.items():
+        torch.testing.assert_close(first[name], value, rtol=0, atol=2e-6)
     for name, value in saved.get("proxy", {}).items():
         assert torch.equal(states["proxy"][name], others["proxy"][name])
         torch.testing.assert_close(states["proxy"][name], value, rtol=0, atol=2e-6)

@@ -8,11 +8,12 @@ import torch
 from parts import acting, at, same, trainer
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
 
-from engine_core import Callback, Event
+from engine_core import Callback, Event, Objective
 from engine_core.errors import ArgumentError, EngineError
 from engine_core_author import RecordingDestination
-from sb_plugin import SelectiveBackprop
+from sb_plugin import InfoBatch, SelectiveBackprop
 
 ROWS, SIZE = 24, 8
 ALWAYS = {"start": 0, "end": 1, "scale_factor": 1, "interrupt": 0}
@@ -269,6 +270,25 @@ def test_losses_of_half_precision_are_taken_in_single_precision():
     ((outputs, targets, ids),) = seen
     assert outputs.dtype is torch.bfloat16
     assert torch.equal(table_tensor(algorithm)[ids], F.cross_entropy(outputs.float(), targets, reduction="none"))
+
+
+class Asked(Objective):
+    asked = 0
+
+    def row_losses(self, model, outputs, batch):
+        self.asked += 1
+        return super().row_losses(model, outputs, batch)
+
+
+@pytest.mark.parametrize("algorithm", [SelectiveBackprop(0, 1, **CARRIED), InfoBatch(r=0.5)])
+def test_the_losses_of_a_step_are_computed_once_for_all_who_ask(algorithm):
+    """Both keep them in the same kind of table, by the same ids."""
+    objective, last = Asked(F.cross_entropy), {}
+    note = at("after_loss", lambda state: last.update(zip(state.batch[2].tolist(), state.row_losses(), strict=True)))
+    data = TensorDataset(X, Y, torch.arange(ROWS))
+    made = train(algorithm, note, batches=DataLoader(data, SIZE), epochs=2, objective=objective, loss_fn=None)
+    assert objective.asked == made.state.timestamp.batch
+    assert isinstance(algorithm, SelectiveBackprop) or table_of(algorithm) == last
 
 
 @pytest.mark.filterwarnings("ignore::engine_core.errors.NonFiniteLossWarning")

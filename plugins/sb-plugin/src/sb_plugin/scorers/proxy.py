@@ -81,7 +81,9 @@ class ByProxy(ByLoss):
         if self._made is None:
             return self._saved
         net, optimizer = self._made
-        return {"proxy": net.state_dict(), "proxy_optimizer": optimizer.state_dict()}
+        of_optimizer = optimizer.state_dict()
+        by_number = {**of_optimizer, "state": [*of_optimizer["state"].items()]}  # numbers are no keys in JSON
+        return {"proxy": _copied(net.state_dict()), "proxy_optimizer": _copied(by_number)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue the saved proxy; a run with another scorer has saved none."""
@@ -106,7 +108,8 @@ class ByProxy(ByLoss):
         if self._saved:
             try:
                 net.load_state_dict(self._saved["proxy"])
-                optimizer.load_state_dict(self._saved["proxy_optimizer"])
+                saved = self._saved["proxy_optimizer"]
+                optimizer.load_state_dict({**saved, "state": dict(saved["state"])})
             except (KeyError, RuntimeError, ValueError) as error:
                 raise ArgumentError(
                     f"the saved proxy does not fit into {type(net).__name__}: give the proxy of the saved run ({error})"
@@ -141,6 +144,15 @@ class ByProxy(ByLoss):
             ours.update({name: value for name, value in theirs.items() if name in ours and name != "params"})
         optimizer.step()
         optimizer.zero_grad()
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy of a state, with lists for tuples."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if isinstance(value, Mapping):
+        return {name: _copied(each) for name, each in value.items()}
+    return [_copied(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 def _like(optimizers: Sequence[Optimizer], net: nn.Module) -> Optimizer:
