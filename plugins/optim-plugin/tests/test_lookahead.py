@@ -43,10 +43,11 @@ def train_by_hand(k, alpha):
 
 @pytest.mark.parametrize(("k", "alpha"), [(1, 0.5), (3, 0.8), (5, 0.25)])
 def test_training_equals_the_hand_written_loop_and_buffers_are_left_alone(k, alpha):
-    recorder = Recorder()
-    with make_trainer(Lookahead(k, alpha), callbacks=[recorder]) as trainer:
+    recorder, lookahead = Recorder(), Lookahead(k, alpha)
+    with make_trainer(lookahead, callbacks=[recorder]) as trainer:
         trainer.fit("1ep")
         trainer.fit()  # with the slow weights of the first
+    assert lookahead.state_dict()["average"].keys() == dict(net().named_parameters()).keys()
     for ours, hand in zip(recorder.steps, train_by_hand(k, alpha), strict=True):
         assert same(ours, hand)
 
