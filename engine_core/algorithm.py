@@ -123,7 +123,7 @@ class Algorithm(ABC):
         """Does loading a checkpoint of a run with this algorithm require it, as with surgery?"""
         return False
 
-    def before_load(self, state: State, names: Collection[str]) -> None:
+    def prepare_to_load(self, state: State, names: Collection[str]) -> None:
         """Give the model the modules that weights of these names belong to, which are loaded next.
 
         For an algorithm that changes them after INIT, which needs `late_surgery`. Called after INIT, and again to go

@@ -15,7 +15,7 @@ from .evaluation import keep_modules, without_trace
 from .loop import (
     Loop,
     algorithms_of,
-    before_load,
+    prepare_to_load,
     check_saved,
     load_part,
     put_back,
@@ -38,7 +38,7 @@ __all__ = [
     "RunStatus",
     "algorithms_of",
     "backward_with_first_graph",
-    "before_load",
+    "prepare_to_load",
     "check_batches",
     "check_names",
     "check_saved",

@@ -103,10 +103,10 @@ def put_back(engine: Engine, saved: Mapping[str, Any]) -> None:
     _load_states("callback", _listeners_of(engine), saved["callbacks"])
 
 
-def before_load(engine: Engine, names: Collection[str]) -> None:
+def prepare_to_load(engine: Engine, names: Collection[str]) -> None:
     """Let algorithms give the model the modules that weights of these names belong to, before they are loaded."""
     for algorithm in algorithms_of(engine).values():
-        if (prepare := getattr(algorithm, "before_load", None)) is not None:
+        if (prepare := getattr(algorithm, "prepare_to_load", None)) is not None:
             prepare(engine.state, names)
 
 

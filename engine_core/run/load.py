@@ -42,7 +42,7 @@ from ..errors import (
 from ..event import Event
 from ..files import read_json
 from ..logger import Logger
-from ..loop import before_load
+from ..loop import prepare_to_load
 from ..manifest import NAME as MANIFEST
 from ..messages import readable, warn
 from ..randomness import preserve_generators
@@ -176,7 +176,7 @@ def load_model(
             state = State(model=made, algorithms=[algorithm], seed=0, loop=LoopControl(awaits_weights=True))
             with Engine(state, Logger()) as engine:
                 engine.run_event(Event.INIT)
-                before_load(engine, found.tensors)
+                prepare_to_load(engine, found.tensors)
             assert state.model is not None
             made = state.model
     found.load_into(made)
@@ -231,7 +231,7 @@ def evaluate(
         evaluator = make_evaluator(config, [data] if data is not None else labels, device)
     with evaluator:
         assert evaluator.state.model is not None
-        before_load(evaluator.engine, found.tensors)
+        prepare_to_load(evaluator.engine, found.tensors)
         found.load_into(evaluator.state.model)
         return Evaluated(evaluator.eval(), found.weights, found.step, found.epoch)
 

@@ -24,7 +24,7 @@ from ..checkpoint import (
 )
 from ..errors import ArgumentError, CheckpointError, CheckpointWarning, add_note, did_you_mean
 from ..event import Event
-from ..loop import before_load
+from ..loop import prepare_to_load
 from ..messages import is_of_user, warn
 from ..randomness import check_seed
 from ..ranks import Ranks
@@ -60,7 +60,7 @@ class Resumed:
     def resume(self, session: Session, seed: int | None) -> None:
         """Load the checkpoint, fire AFTER_LOAD, restore generators and loader; `seed` is what the user asked for."""
         if self.weights_only:
-            before_load(session.engine, self.content.model)
+            prepare_to_load(session.engine, self.content.model)
             load_weights(session.state.model, self.content.model, strict=self.strict, casts=True)
             session.engine.run_event(Event.AFTER_LOAD)
             return

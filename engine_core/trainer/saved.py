@@ -13,7 +13,7 @@ import torch
 from .. import loop as seam
 from ..checkpoint import Checkpoint, Tensors, TensorSlice, check_tensor, flatten, restore
 from ..errors import CheckpointError, CheckpointWarning
-from ..loop import algorithms_of, before_load, load_part, put_states_back
+from ..loop import algorithms_of, prepare_to_load, load_part, put_states_back
 from ..messages import warn
 from ..parallel import gathered, in_slices, is_sharded, mark_of, shard_like, shard_state_like
 from ..randomness import GlobalGenerators, load_generator, seed_generators
@@ -324,7 +324,7 @@ def put_back(session: Session, content: Checkpoint, *, strict: bool) -> Callable
     ]
     fresh = ", ".join(["optimizers", "schedulers", *of_weights])
     left_too = f"the states of {fresh} were not loaded either and start fresh"
-    before_load(session.engine, content.model)
+    prepare_to_load(session.engine, content.model)
     begin_training(state.optimizers)  # before they are told what training they continue
     # First: if not all weights fit, what was learned about the former ones is left out too.
     fits = load_weights(state.model, {**content.model, **saved["model"]}, strict=strict, left_too=left_too)
@@ -405,7 +405,7 @@ def go_back(session: Session, content: Checkpoint) -> None:
     optimizers = session.state.optimizers
     scheduled = [[{k: group[k] for k in _SCHEDULED if k in group} for group in o.param_groups] for o in optimizers]
     model = session.state.model
-    before_load(session.engine, content.model)
+    prepare_to_load(session.engine, content.model)
     load_weights(model, {**content.model, **saved["model"]}, strict=True)
     for label, optimizer, entry in _paired("optimizers", optimizers, saved["optimizers"]):
         names = names_in(optimizer, model)[: len(entry["parameters"])]  # groups that were added since stay

@@ -101,7 +101,7 @@ class LayerStacking(Algorithm):
         if logger is not None and logger.destinations:
             logger.log_metrics({f"{_NAME}/blocks": len(stack.names) if stack.is_whole else stack.first})
 
-    def before_load(self, state: State, names: Collection[str]) -> None:
+    def prepare_to_load(self, state: State, names: Collection[str]) -> None:
         """Let the model have the blocks that were saved."""
         stack = self._stacks.get(state)
         if stack is None:
