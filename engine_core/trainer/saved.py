@@ -13,7 +13,7 @@ import torch
 from .. import loop as seam
 from ..checkpoint import Checkpoint, Tensors, TensorSlice, check_tensor, flatten, restore
 from ..errors import CheckpointError, CheckpointWarning
-from ..loop import algorithms_of, prepare_to_load, load_part, put_states_back
+from ..loop import algorithms_of, load_part, prepare_to_load, put_states_back
 from ..messages import warn
 from ..parallel import gathered, in_slices, is_sharded, mark_of, shard_like, shard_state_like
 from ..randomness import GlobalGenerators, load_generator, seed_generators
