@@ -12,7 +12,7 @@ from .parts import Always
 class Once(Always):
     """Finishes at the event that it is given, and counts how often it is asked."""
 
-    metadata = AlgorithmMetadata(events=("before_loss", "after_loss", "batch_end"))
+    metadata = AlgorithmMetadata(events=("init", "before_loss", "after_loss", "batch_end"))
 
     def __init__(self, at="batch_end"):
         self.at, self.asked, self.applied = at, [], []
@@ -65,7 +65,7 @@ def test_explain_tells_it_and_loaded_states_and_other_engines_ask_it_anew():
         run(engine, "batch_end")
         (skipped,) = explain_engine(engine).skipped
         assert (skipped.what, skipped.why) == ("Once", "it has finished, and is not asked any more")
-        assert skipped.events == ("before_loss", "after_loss", "batch_end")
+        assert skipped.events == ("init", "before_loss", "after_loss", "batch_end")
         put_states_back(engine, {})
         assert run(engine, "batch_end", "batch_end") == [["Once"], []]
         copy.deepcopy(once).finish()  # is in no engine
@@ -74,10 +74,11 @@ def test_explain_tells_it_and_loaded_states_and_other_engines_ask_it_anew():
     Once().finish()
 
 
-def test_an_event_costs_nothing_for_it():
-    """What the engine runs where nobody has finished is what it ran before there was `finish`."""
-    with engine_of(Once(at=Event.INIT)) as engine:
-        run(engine, "batch_end", "batch_end")
+def test_from_then_on_an_event_is_dispatched_as_if_it_had_never_been_there():
+    with engine_of(Once(at=Event.INIT), Other()) as engine, engine_of(Other()) as without:
+        for each in (engine, without):
+            run(each, "init", "batch_end")
+        assert engine._dispatch.keys() == without._dispatch.keys()
         handler = engine._dispatch["batch_end"]
         run(engine, "batch_end")
         assert engine._dispatch["batch_end"] is handler
