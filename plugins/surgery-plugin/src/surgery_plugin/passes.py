@@ -1,4 +1,4 @@
-"""The pass that places FusedLayerNorm after other algorithms."""
+"""The pass that places FusedLayerNorm after other algorithms that change layers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from engine_core import Algorithm, Event, algorithm_pass, passes
 
 from .fused_layernorm import FusedLayerNorm
+from .layer_stacking import LayerStacking
 
 __all__ = ["sort_fused_layernorm_last"]
 
@@ -21,5 +22,5 @@ def sort_fused_layernorm_last(
     algorithms: Sequence[Algorithm],
     event: Event,  # noqa: ARG001  every pass gets it
 ) -> Sequence[Algorithm]:
-    """Put FusedLayerNorm last: what others add to the model may contain an nn.LayerNorm too."""
-    return passes.sort_to_back(algorithms, FusedLayerNorm)
+    """Put FusedLayerNorm last, as what others add may contain an nn.LayerNorm too; only then blocks leave the model."""
+    return passes.sort_to_back(passes.sort_to_back(algorithms, FusedLayerNorm), LayerStacking)
