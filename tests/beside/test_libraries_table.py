@@ -13,19 +13,20 @@ from .cases import ALONE, CASES, check_page, differences, ours, train_ours, weig
 pytestmark = lightning_runs.ITS_WARNINGS
 RUNS = {"accelerate": accelerate_runs, "lightning": lightning_runs, "transformers": transformers_runs}
 REFUSED = {
-    "step": ("info_batch", "whitened_stem"),
+    "step": ("info_batch", "layer_stacking", "whitened_stem"),
     "black box": (
         "carried",
         "cutmix",
         "gradient_penalty",
         "info_batch",
         "label_smoothing",
+        "layer_stacking",
         "mixup",
         "selective_backprop",
         "together",
         "whitened_stem",
     ),
-    "accumulation": ("carried", "gradient_penalty", "info_batch", "sam", "whitened_stem"),
+    "accumulation": ("carried", "gradient_penalty", "info_batch", "layer_stacking", "sam", "whitened_stem"),
 }
 """By setting, the cases that each adapter has to refuse."""
 

@@ -29,6 +29,7 @@ DECLARED = {  # with default arguments: the needs and the events
         "duration whole_batch row_loss epoch_order",
         "init after_load fit_start epoch_start before_train_batch after_loss batch_end",
     ),
+    "layer_stacking": ("duration surgery late_surgery", "init batch_start fit_end"),
     "label_smoothing": ("", "before_loss after_loss"),
     "layer_freezing": ("freezing duration", "batch_start batch_checkpoint epoch_checkpoint"),
     "mixup": ("", f"{STEP} before_loss after_loss after_train_batch"),
@@ -46,6 +47,7 @@ REFUSED_IN_FSDP = {
     "channels_last": "whole_weights",
     "gradient_penalty": "create_graph",
     "layer_freezing": "freezing",
+    "layer_stacking": "late_surgery",
     "sam": "whole_weights",
     "stochastic_depth of batches": "partial_forward",
 }

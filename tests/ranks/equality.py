@@ -52,6 +52,7 @@ ALONE = {
     "fused_layernorm": {},
     "gated_linear_units": {},
     "whitened_stem": {},
+    "layer_stacking": {"grow": "3ba"},
 }
 MIXED = {"mixup": {}, "cutmix": {}, "progressive_resizing": {"mode": "crop", "size_increment": 2}}
 IGNORING = nn.CrossEntropyLoss(weight=torch.arange(1.0, 11.0), ignore_index=0)
@@ -107,7 +108,7 @@ def make_model():
     return nn.Sequential(
         nn.Conv2d(1, 8, 3, padding=1),
         nn.MaxPool2d(2),
-        BasicBlock(8),
+        nn.Sequential(BasicBlock(8), BasicBlock(8)),
         nn.Conv2d(8, 8, 3, stride=2, padding=1),
         nn.AdaptiveAvgPool2d(2),
         nn.Flatten(),
