@@ -23,6 +23,20 @@ class BasicBlock(nn.Module):
         return F.relu(self.norm2(self.conv2(hidden)) + x)
 
 
+class Residual(nn.Module):
+    """Two residual blocks with a max-pool between them, or the first block alone."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.pool = nn.MaxPool2d(2)
+        self.blocks = nn.ModuleList([BasicBlock(channels), BasicBlock(channels)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for place, block in enumerate(self.blocks):
+            x = block(self.pool(x) if place else x)
+        return x
+
+
 def residual_net(width: int = 32) -> nn.Module:
     """Return a net for images (n, 1, height, width) of 4x4 or larger.
 
@@ -30,9 +44,8 @@ def residual_net(width: int = 32) -> nn.Module:
     """
     stem = [nn.Conv2d(1, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
     down = [nn.Conv2d(width, 2 * width, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(2 * width), nn.ReLU()]
-    blocks = [BasicBlock(2 * width), nn.MaxPool2d(2), BasicBlock(2 * width)]
     head = [nn.LayerNorm(2 * width), nn.Linear(2 * width, 128), nn.ReLU(), nn.Linear(128, 10)]
-    return nn.Sequential(*stem, *down, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), *head)
+    return nn.Sequential(*stem, *down, Residual(2 * width), nn.AdaptiveAvgPool2d(1), nn.Flatten(), *head)
 
 
 def plain_net() -> nn.Module:

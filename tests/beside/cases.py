@@ -67,8 +67,12 @@ CASES = {
     "label_smoothing": {"label_smoothing": {}},
     "lawa": {"lawa": {}},
     "layer_freezing": {"layer_freezing": {"start": 0.2, "level": 0.5}},
+<<<<<<< HEAD
     "logit_soft_cap": {"logit_soft_cap": {"cap": 2}},
     "lookahead": {"lookahead": {"k": 3}},
+=======
+    "layer_stacking": {"layer_stacking": {}},
+>>>>>>> grow
     "mixup": {"mixup": {}},
     "ngram_embedding": {"ngram_embedding": {}},
     "progressive_resizing": {"progressive_resizing": {"mode": "crop", "size_increment": 2}},
@@ -119,7 +123,7 @@ def make_net():
         nn.Conv2d(1, 8, 3, padding=1),
         nn.BatchNorm2d(8),
         nn.MaxPool2d(2),
-        BasicBlock(8),
+        nn.Sequential(BasicBlock(8), BasicBlock(8)),
         nn.Conv2d(8, 8, 3, stride=2, padding=1),
         nn.AdaptiveAvgPool2d(2),
         nn.Flatten(),

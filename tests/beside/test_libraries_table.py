@@ -13,7 +13,11 @@ from .cases import ALONE, CASES, check_page, differences, ours, train_ours, weig
 pytestmark = lightning_runs.ITS_WARNINGS
 RUNS = {"accelerate": accelerate_runs, "lightning": lightning_runs, "transformers": transformers_runs}
 REFUSED = {
+<<<<<<< HEAD
     "step": ("curriculum", "info_batch", "whitened_stem"),
+=======
+    "step": ("info_batch", "layer_stacking", "whitened_stem"),
+>>>>>>> grow
     "black box": (
         "carried",
         "curriculum",
@@ -21,12 +25,17 @@ REFUSED = {
         "gradient_penalty",
         "info_batch",
         "label_smoothing",
+        "layer_stacking",
         "mixup",
         "selective_backprop",
         "together",
         "whitened_stem",
     ),
+<<<<<<< HEAD
     "accumulation": ("carried", "curriculum", "gradient_penalty", "info_batch", "sam", "whitened_stem"),
+=======
+    "accumulation": ("carried", "gradient_penalty", "info_batch", "layer_stacking", "sam", "whitened_stem"),
+>>>>>>> grow
 }
 """By setting, the cases that each adapter has to refuse."""
 

@@ -92,7 +92,7 @@ def digits_net():
     return nn.Sequential(
         nn.Conv2d(1, 8, 3, padding=1),
         nn.MaxPool2d(2),
-        BasicBlock(8),
+        nn.Sequential(BasicBlock(8), BasicBlock(8)),
         nn.Conv2d(8, 8, 3, stride=2, padding=1),
         BasicBlock(8),
         nn.AdaptiveAvgPool2d(2),

@@ -35,7 +35,11 @@ DECLARED = {  # with default arguments: the needs and the events
         "duration whole_batch row_loss epoch_order",
         "init after_load fit_start epoch_start before_train_batch after_loss batch_end",
     ),
+<<<<<<< HEAD
     "gradient_clipping": ("whole_weights", "after_train_batch"),
+=======
+    "layer_stacking": ("duration surgery late_surgery", "init batch_start fit_end"),
+>>>>>>> grow
     "label_smoothing": ("", "before_loss after_loss"),
     "lawa": ("duration", "fit_start batch_end epoch_end eval_start eval_end"),
     "layer_freezing": ("freezing duration", "batch_start batch_checkpoint epoch_checkpoint"),
@@ -62,6 +66,7 @@ REFUSED_IN_FSDP = {
     "gradient_clipping": "whole_weights",
     "gradient_penalty": "create_graph",
     "layer_freezing": "freezing",
+    "layer_stacking": "late_surgery",
     "sam": "whole_weights",
     "stochastic_depth of batches": "partial_forward",
     "zclip": "whole_weights",

@@ -72,6 +72,7 @@ ALONE = {
     "fused_layernorm": {},
     "gated_linear_units": {},
     "whitened_stem": {},
+<<<<<<< HEAD
     "ngram_embedding": {"buckets": 16},
     "token_shift": {},
     "logit_soft_cap": {"cap": 2},
@@ -79,6 +80,9 @@ ALONE = {
     "col_out": {},
     "test_time_augmentation": {},
     "activation_checkpointing": {"blocks": ["Linear"]},
+=======
+    "layer_stacking": {"grow": "3ba"},
+>>>>>>> grow
 }
 MIXED = {"mixup": {}, "cutmix": {}, "progressive_resizing": {"mode": "crop", "size_increment": 2}}
 IGNORING = nn.CrossEntropyLoss(weight=torch.arange(1.0, 11.0), ignore_index=0)
@@ -147,7 +151,7 @@ def make_model():
     return nn.Sequential(
         nn.Conv2d(1, 8, 3, padding=1),
         nn.MaxPool2d(2),
-        BasicBlock(8),
+        nn.Sequential(BasicBlock(8), BasicBlock(8)),
         nn.Conv2d(8, 8, 3, stride=2, padding=1),
         nn.AdaptiveAvgPool2d(2),
         nn.Flatten(),

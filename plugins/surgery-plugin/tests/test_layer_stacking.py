@@ -1,16 +1,25 @@
-"""Layer stacking against torch by hand, resumed in each phase, on two ranks, and what is refused."""
+"""Layer stacking against torch by hand, resumed in each phase, and what is refused."""
 
 import copy
 
 import pytest
 import torch
 from parts import trainer
+from surgery_parts import run_init
 from torch import nn
 
 from engine_core import by_name
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
+<<<<<<< HEAD
 from engine_core.run import load_model
 from surgery_plugin import LayerStacking
+=======
+from engine_core.errors import ArgumentError, NothingReplacedWarning
+from engine_core.run import load_model
+from engine_core_author.probes import at_events
+from surgery_plugin import LayerStacking, Stack, StochasticBlock, StochasticDepth
+from surgery_plugin.replacement import grow
+>>>>>>> grow
 
 BATCHES, GROWS = 8, 4
 X = torch.randn(BATCHES * 6, 6, generator=torch.Generator().manual_seed(1))
@@ -56,7 +65,7 @@ OPTIMIZERS = {
 def train(*, model=None, optimizers=adamw, first=2, **settings):
     settings = {"max_duration": "1ep", "grad_clip_norm": 1.0, "eval_dataloader": DATA[:1], "seed": 1, **settings}
     given = {"algorithms": [LayerStacking(first, grow=f"{GROWS}ba")], "loss_fn": nn.CrossEntropyLoss()}
-    with trainer(DATA, model or Net(), **{"optimizers": optimizers, **given, **settings}) as made:
+    with trainer(DATA, Net() if model is None else model, **{"optimizers": optimizers, **given, **settings}) as made:
         made.fit()
     return made
 
@@ -129,3 +138,104 @@ def test_a_run_resumed_in_each_phase_is_the_same_bit_for_bit(tmp_path, make):
             torch.testing.assert_close(one.state_dict(), other.state_dict(), rtol=0, atol=0)
         loaded = load_model(path, Net)
         assert len(loaded.layers) == (2 if batch <= GROWS else 5)
+
+
+def at(event, batch, do):
+    """Return a callback that calls `do` with the state, once."""
+    return at_events([event], lambda _, state: do(state) if state.timestamp.batch == batch else None)
+
+
+def test_going_back_to_before_the_growth_takes_the_blocks_out_and_they_grow_again():
+    kept, depths = [], []
+    callbacks = [
+        at(Event.BATCH_CHECKPOINT, GROWS - 1, lambda state: kept.append(state.loop.snapshot())),
+        at(Event.AFTER_TRAIN_BATCH, GROWS + 1, lambda state: state.loop.go_back(kept[0])),
+        at_events([Event.AFTER_TRAIN_BATCH], lambda _, state: depths.append(len(state.model.layers))),
+    ]
+    made = train(callbacks=callbacks)
+    assert depths == [2] * GROWS + [5, 2, 5, 5]
+    assert [len(o.param_groups[0]["params"]) for o in made.state.optimizers] == [len([*made.state.model.parameters()])]
+
+
+@pytest.mark.parametrize("is_wrapped", [True, False])
+def test_a_compiled_model_sees_the_blocks(is_wrapped):
+    model = Net()
+    if is_wrapped:
+        model = torch.compile(model, backend="eager")
+    else:
+        model.compile(backend="eager")
+    own, plain = train(model=model).state.model.state_dict(), by_hand(adamw).state_dict()
+    assert [torch.equal(a, b) for a, b in zip(own.values(), plain.values(), strict=True)] == [True] * len(plain)
+
+
+def test_the_blocks_that_wait_are_changed_by_other_surgery_too():
+    made = train(algorithms=[LayerStacking(2, grow=f"{GROWS}ba"), StochasticDepth(["Block"], drop_rate=0.5)])
+    assert [layer.rate for layer in made.state.model.layers] == [0.1, 0.2, 0.3, 0.4, 0.5]
+    assert [type(layer) for layer in made.state.model.layers] == [StochasticBlock] * 5
+
+
+def test_a_run_can_begin_with_the_weights_of_one_that_has_grown(tmp_path):
+    train(callbacks=[CheckpointSaver(tmp_path, interval="1ep")])
+    again = train(load_path=tmp_path, load_weights_only=True, max_duration="1ba")
+    assert len(again.state.model.layers) == 5
+
+
+def test_a_training_that_ends_before_it_grows_says_so():
+    with pytest.warns(UserWarning, match=r"before grow='4ba', so 'layers' has 2 of its 5 blocks: set an earlier grow"):
+        train(max_duration="3ba")
+
+
+def test_a_model_without_a_stack_is_trained_as_it_is():
+    with pytest.warns(NothingReplacedWarning, match="layer_stacking changed nothing: the model has no nn.ModuleList"):
+        run_init(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), LayerStacking())
+
+
+def two_stacks():
+    return nn.ModuleDict({name: nn.ModuleList(nn.Linear(2, 2) for _ in range(3)) for name in ("a", "b")})
+
+
+def tied():
+    model = Net()
+    model.layers[3].inner[0].weight = model.layers[0].inner[0].weight
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "given", "said"),
+    [
+        (two_stacks, {}, r"'a' and 'b' are stacks of 3 equal blocks each: name one, blocks='a'"),
+        (Net, {"blocks": "layer"}, r"blocks='layer' is not the name of an nn.ModuleList.*did you mean 'layers'"),
+        (Net, {"blocks": "layers.0.inner"}, r"'layers.0.inner': its blocks are not equal: of '1', it is ReLU in place"),
+        (Net, {"first": 5}, r"first=5, and 'layers' has 5 blocks: give a number from 1 to 4"),
+        (tied, {}, r"layers.3.inner.0.weight is also layers.0.inner.0.weight, and .* shared"),
+    ],
+)
+def test_what_can_not_be_stacked_is_refused_with_what_to_write(make, given, said):
+    with pytest.raises(ArgumentError, match=said):
+        run_init(make(), LayerStacking(**given))
+
+
+def test_a_block_with_a_group_of_its_own_is_refused_and_nothing_is_changed():
+    model = Net()
+    groups = [{"params": [*block.parameters()], "lr": 0.1 / (i + 1)} for i, block in enumerate(model.layers)]
+    optimizer = torch.optim.SGD(groups)
+    with pytest.raises(ArgumentError, match=r"layers.2.norm.weight is in another group than layers.0.norm.weight"):
+        Stack(model, first=2).shorten(optimizer)
+    assert len(model.layers) == len([group for group in optimizer.param_groups if group["params"]]) == 5
+
+
+@pytest.mark.parametrize(
+    ("joining", "said"),
+    [
+        ({"layers.0": (Block(), "layers.1")}, "has 'layers.0' already"),
+        (
+            {"layers.5": (nn.Linear(2, 2), "layers.1")},
+            "Linear for 'layers.5' can't be a copy of 'layers.1': it is Linear",
+        ),
+        ({"layers.5": (Block(), "layers.9")}, "no module 'layers.9'"),
+        ({"blocks.5": (Block(), "layers.1")}, "no module 'blocks'"),
+    ],
+)
+def test_what_can_not_join_is_refused(joining, said):
+    with pytest.raises(ArgumentError, match=said):
+        grow(Net(), joining)

@@ -1,4 +1,8 @@
+<<<<<<< HEAD
 """The pass that places after other algorithms what has to see all that they have changed."""
+=======
+"""The pass that places FusedLayerNorm after other algorithms that change layers."""
+>>>>>>> grow
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from engine_core import Algorithm, Event, algorithm_pass, passes
 from .activation_checkpointing import ActivationCheckpointing
 from .compilation import Compile
 from .fused_layernorm import FusedLayerNorm
+from .layer_stacking import LayerStacking
 
 __all__ = ["sort_compile_last"]
 
@@ -24,7 +29,12 @@ def sort_compile_last(
     algorithms: Sequence[Algorithm],
     event: Event,  # noqa: ARG001  every pass gets it
 ) -> Sequence[Algorithm]:
+<<<<<<< HEAD
     """Put FusedLayerNorm, ActivationCheckpointing and Compile last, in this order: others may add what they change."""
     for cls in (FusedLayerNorm, ActivationCheckpointing, Compile):
         algorithms = passes.sort_to_back(algorithms, cls)
     return algorithms
+=======
+    """Put FusedLayerNorm last, as what others add may contain an nn.LayerNorm too; only then blocks leave the model."""
+    return passes.sort_to_back(passes.sort_to_back(algorithms, FusedLayerNorm), LayerStacking)
+>>>>>>> grow

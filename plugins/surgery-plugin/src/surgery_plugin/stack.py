@@ -17,6 +17,8 @@ from .replacement import grow, made_alike, take_out
 __all__ = ["Stack", "check_blocks", "check_first", "find_stack"]
 
 _CONTAINERS = (nn.ModuleList, nn.Sequential)
+_COMPILED = "_orig_mod."
+"""What torch.compile puts into names."""
 
 
 def check_first(first: int | None) -> int | None:
@@ -58,7 +60,13 @@ class Stack:
 
     def __init__(self, model: nn.Module, blocks: str | None = None, first: int | None = None) -> None:
         check_model(model)
-        self.path = find_stack(model, check_blocks(blocks))
+        path = find_stack(model, check_blocks(blocks))
+        if path is None:
+            raise ArgumentError(
+                f"{type(model).__name__} has no stack of equal blocks with parameters, in an nn.ModuleList or "
+                "nn.Sequential of nothing else: put them in one"
+            )
+        self.path = path
         self._model, self._container = model, model.get_submodule(self.path)
         keys = [name for name, _ in self._container.named_children()]
         self.names = [f"{self.path}.{key}" if self.path else key for key in keys]
@@ -77,7 +85,9 @@ class Stack:
 
     def is_whole_in(self, names: Collection[str]) -> bool:
         """Are weights of these names those of all blocks? If they are of none, the model stays as it is."""
-        first, last = (any(name.startswith(f"{block}.") for name in names) for block in (self.names[0], self.names[-1]))
+        plain = [name.replace(_COMPILED, "") for name in names]
+        ends = [f"{block}.".replace(_COMPILED, "") for block in (self.names[0], self.names[-1])]
+        first, last = (any(name.startswith(end) for name in plain) for end in ends)
         return last if first else self.is_whole
 
     def shorten(self, optimizers: torch.optim.Optimizer | Iterable[torch.optim.Optimizer] = ()) -> list[str]:
@@ -90,12 +100,12 @@ class Stack:
 
     def grow(self, optimizers: torch.optim.Optimizer | Iterable[torch.optim.Optimizer] = ()) -> list[str]:
         """Put them back as copies of the first ones, in turn, and return their names; see `replacement.grow`."""
-        joining = {name: (block, self._source(name)) for name, block in self._waiting.items()}
+        joining = {name: (block, self.source_of(name)) for name, block in self._waiting.items()}
         grown = grow(self._model, joining, optimizers=optimizers)
         self._waiting = {}
         return grown
 
-    def _source(self, name: str) -> str:
+    def source_of(self, name: str) -> str:
         """Return the name of the first block that another one is a copy of."""
         return self.names[self.names.index(name) % self.first]
 
@@ -107,21 +117,21 @@ class Stack:
             for parameter in parameters:
                 places.setdefault(parameter, []).append(place)
         for name in self.names[self.first :]:
-            source = self._model.get_submodule(self._source(name))
+            source = self.source_of(name)
             for key, own in self._model.get_submodule(name).named_parameters():
-                if places.get(own) != places.get(source.get_parameter(key)):
+                if places.get(own) != places.get(self._model.get_submodule(source).get_parameter(key)):
                     raise ArgumentError(
-                        f"optimizers: {name}.{key} is in another group than {self._source(name)}.{key}, which it will "
-                        "be a copy of, and would join that one's: put both in one group, or give the Trainer callables "
-                        "that make the optimizers"
+                        f"optimizers: {name}.{key} is in another group than {source}.{key}, which it is to copy, "
+                        "and would join that one's: put both in one group, or give the Trainer callables that make the "
+                        "optimizers"
                     )
 
 
-def find_stack(model: nn.Module, blocks: str | None = None) -> str:
-    """Return the name of a model's stack: the container given, or the one longest of equal blocks.
+def find_stack(model: nn.Module, blocks: str | None = None) -> str | None:
+    """Return the name of a model's stack: the container given, or the one longest of equal blocks, or None.
 
     Raises:
-        ArgumentError: (a ValueError) if there is none or several, or its blocks are not equal.
+        ArgumentError: (a ValueError) if several are the longest, or the one given is not there or not of equal blocks.
     """
     found = {name: part for name, part in model.named_modules() if isinstance(part, _CONTAINERS) and len(part)}
     if blocks is not None:
@@ -135,17 +145,12 @@ def find_stack(model: nn.Module, blocks: str | None = None) -> str:
         return blocks
     equal = {name: len(part) for name, part in found.items() if len(part) > 1 and not _unlike(part)}
     longest = [name for name, count in equal.items() if count == max(equal.values())]
-    if not longest:
-        raise ArgumentError(
-            f"{type(model).__name__} has no stack of equal blocks with parameters, in an nn.ModuleList or "
-            "nn.Sequential of nothing else: put them in one"
-        )
     if len(longest) > 1:
         raise ArgumentError(
             f"{join_words([*map(repr, longest)])} are stacks of {equal[longest[0]]} equal blocks each: name one, "
             f"blocks={longest[0]!r}"
         )
-    return str(longest[0])
+    return longest[0] if longest else None
 
 
 def _unlike(container: nn.Module) -> str:

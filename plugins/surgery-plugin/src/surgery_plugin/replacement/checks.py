@@ -44,11 +44,11 @@ def check_arguments(model: Any, policies: Any, optimizers: Iterable[Any]) -> Non
     for optimizer in optimizers:
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise ArgumentTypeError(f"optimizers: {optimizer!r} is not a torch.optim.Optimizer")
-    _check_open("", model)
+    check_open("", model)
     names = {key.__name__ for key in policies}
     for name, module in model.named_modules():
         if _sealed(module) == "TorchScript" and getattr(module, "original_name", None) in names:
-            _check_open(name, module)
+            check_open(name, module)
 
 
 def check_plan(model: nn.Module, plan: Iterable[Replacement]) -> None:
@@ -63,7 +63,7 @@ def check_plan(model: nn.Module, plan: Iterable[Replacement]) -> None:
                 "keep the old one; put it into a torch.nn.Sequential"
             )
         for module in (*item.above, item.old):
-            _check_open(former[module], module)
+            check_open(former[module], module)
         place = title(item.name, item.old)
         if item.new in given:
             raise ArgumentError(
@@ -133,8 +133,14 @@ def _parts_of(item: Any) -> Collection[Any]:
     return ()
 
 
-def _check_open(name: str, module: nn.Module) -> None:
-    if (maker := _sealed(module)) is not None:
+def check_open(name: str, module: nn.Module, *, recompiles: bool = False) -> None:
+    """Raise if a module was made by a wrapper or a compiler that keeps the modules that were there.
+
+    Args:
+        recompiles: accept what torch.compile made, for a change that it sees when the module is called.
+    """
+    maker = _sealed(module)
+    if maker is not None and not (recompiles and maker == "torch.compile"):
         raise ArgumentError(
             f"{title(name, module)} was made by {maker}, which keeps the modules it was made with; "
             "do the surgery first, then wrap, compile or script the model"

@@ -13,6 +13,8 @@ from torch.nn.parameter import is_lazy
 from engine_core.errors import ArgumentError
 from engine_core.surgery import follow_parameters
 
+from .checks import check_open
+
 
 class _Joining(NamedTuple):
     """A module that joins a model: its place there, and the module that it is to be a copy of."""
@@ -136,10 +138,12 @@ def _inherit(each: _Joining) -> None:
 def _place(model: nn.Module, name: str) -> tuple[nn.Module, str]:
     """Return the module around a place, and the last part of its name."""
     path, _, key = name.rpartition(".")
-    try:
-        return model.get_submodule(path), key
-    except AttributeError as error:
-        raise ArgumentError(f"the model has no {path!r} around {name!r}: {error}") from None
+    around, parts = model, path.split(".") if path else []
+    check_open("", model, recompiles=True)
+    for count, part in enumerate(parts, 1):
+        around = _module(around, part, ".".join(parts[:count]))
+        check_open(".".join(parts[:count]), around, recompiles=True)
+    return around, key
 
 
 def _module(parent: nn.Module, key: str, name: str) -> nn.Module:
