@@ -1,4 +1,4 @@
-"""What each trainer runs: a net, data, the 19 algorithms of this repository; and what our Trainer makes of them."""
+"""What each trainer runs: a net, data, the 36 algorithms of this repository; and what our Trainer makes of them."""
 
 from __future__ import annotations
 
@@ -67,12 +67,9 @@ CASES = {
     "label_smoothing": {"label_smoothing": {}},
     "lawa": {"lawa": {}},
     "layer_freezing": {"layer_freezing": {"start": 0.2, "level": 0.5}},
-<<<<<<< HEAD
+    "layer_stacking": {"layer_stacking": {}},
     "logit_soft_cap": {"logit_soft_cap": {"cap": 2}},
     "lookahead": {"lookahead": {"k": 3}},
-=======
-    "layer_stacking": {"layer_stacking": {}},
->>>>>>> grow
     "mixup": {"mixup": {}},
     "ngram_embedding": {"ngram_embedding": {}},
     "progressive_resizing": {"progressive_resizing": {"mode": "crop", "size_increment": 2}},

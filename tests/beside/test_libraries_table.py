@@ -1,4 +1,4 @@
-"""Each of the 19 algorithms in each library's loop does what it does in our Trainer, or is refused with the reason."""
+"""Each of the 36 algorithms in each library's loop does what it does in our Trainer, or is refused with the reason."""
 
 import re
 
@@ -13,11 +13,7 @@ from .cases import ALONE, CASES, check_page, differences, ours, train_ours, weig
 pytestmark = lightning_runs.ITS_WARNINGS
 RUNS = {"accelerate": accelerate_runs, "lightning": lightning_runs, "transformers": transformers_runs}
 REFUSED = {
-<<<<<<< HEAD
-    "step": ("curriculum", "info_batch", "whitened_stem"),
-=======
-    "step": ("info_batch", "layer_stacking", "whitened_stem"),
->>>>>>> grow
+    "step": ("curriculum", "info_batch", "layer_stacking", "whitened_stem"),
     "black box": (
         "carried",
         "curriculum",
@@ -31,11 +27,15 @@ REFUSED = {
         "together",
         "whitened_stem",
     ),
-<<<<<<< HEAD
-    "accumulation": ("carried", "curriculum", "gradient_penalty", "info_batch", "sam", "whitened_stem"),
-=======
-    "accumulation": ("carried", "gradient_penalty", "info_batch", "layer_stacking", "sam", "whitened_stem"),
->>>>>>> grow
+    "accumulation": (
+        "carried",
+        "curriculum",
+        "gradient_penalty",
+        "info_batch",
+        "layer_stacking",
+        "sam",
+        "whitened_stem",
+    ),
 }
 """By setting, the cases that each adapter has to refuse."""
 
@@ -53,7 +53,7 @@ def test_a_case_is_equal_to_ours_or_refused_or_differs_by_a_written_reason(libra
 
 
 def test_the_cases_are_the_19_and_what_is_compared_changes_with_them():
-    assert len(ALONE) == 19
+    assert len(ALONE) == 36
     plain = ours("none")
     # The same sum, computed otherwise.
     assert [case for case in ALONE if not differences(ours(case), plain)] == ["fused_layernorm"]

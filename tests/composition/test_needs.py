@@ -35,11 +35,8 @@ DECLARED = {  # with default arguments: the needs and the events
         "duration whole_batch row_loss epoch_order",
         "init after_load fit_start epoch_start before_train_batch after_loss batch_end",
     ),
-<<<<<<< HEAD
     "gradient_clipping": ("whole_weights", "after_train_batch"),
-=======
     "layer_stacking": ("duration surgery late_surgery", "init batch_start fit_end"),
->>>>>>> grow
     "label_smoothing": ("", "before_loss after_loss"),
     "lawa": ("duration", "fit_start batch_end epoch_end eval_start eval_end"),
     "layer_freezing": ("freezing duration", "batch_start batch_checkpoint epoch_checkpoint"),
@@ -105,7 +102,7 @@ def refused(**listed):
 
 
 def test_each_of_the_18_needs_these_and_has_these_events():
-    assert len(NAMES) == 19
+    assert len(NAMES) == 36
     declared = {name: (algorithm.metadata.needs, algorithm.metadata.events) for name, algorithm in made().items()}
     assert declared == {
         name: (tuple(needs.split()), tuple(map(Event, events.split()))) for name, (needs, events) in DECLARED.items()

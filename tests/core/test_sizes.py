@@ -11,11 +11,7 @@ LINES_OF_A_FILE, LINES_OF_A_FUNCTION, PARAMETERS = 500, 40, 6
 LINES_OF_AN_ADAPTER = 350
 # Of the files and folders of the core: what is added to one has to displace something in it.
 BUDGET = {
-<<<<<<< HEAD
     "": 4140,
-=======
-    "": 4115,
->>>>>>> grow
     "batch": 790,
     "callbacks": 1540,
     "checkpoint": 1480,
@@ -25,21 +21,12 @@ BUDGET = {
     "examples": 125,
     "explain": 603,
     "loggers": 680,
-<<<<<<< HEAD
     "loop": 1390,
     "objective": 1355,
     "parallel": 1155,
     "passes": 835,
     "registry": 844,
     "run": 1415,
-=======
-    "loop": 1385,
-    "objective": 1190,
-    "parallel": 1155,
-    "passes": 835,
-    "registry": 840,
-    "run": 1410,
->>>>>>> grow
     "trainer": 4635,
 }
 FILES = 122

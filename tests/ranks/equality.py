@@ -72,7 +72,6 @@ ALONE = {
     "fused_layernorm": {},
     "gated_linear_units": {},
     "whitened_stem": {},
-<<<<<<< HEAD
     "ngram_embedding": {"buckets": 16},
     "token_shift": {},
     "logit_soft_cap": {"cap": 2},
@@ -80,9 +79,7 @@ ALONE = {
     "col_out": {},
     "test_time_augmentation": {},
     "activation_checkpointing": {"blocks": ["Linear"]},
-=======
     "layer_stacking": {"grow": "3ba"},
->>>>>>> grow
 }
 MIXED = {"mixup": {}, "cutmix": {}, "progressive_resizing": {"mode": "crop", "size_increment": 2}}
 IGNORING = nn.CrossEntropyLoss(weight=torch.arange(1.0, 11.0), ignore_index=0)

@@ -10,16 +10,11 @@ from torch import nn
 
 from engine_core import by_name
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
-<<<<<<< HEAD
-from engine_core.run import load_model
-from surgery_plugin import LayerStacking
-=======
 from engine_core.errors import ArgumentError, NothingReplacedWarning
 from engine_core.run import load_model
 from engine_core_author.probes import at_events
 from surgery_plugin import LayerStacking, Stack, StochasticBlock, StochasticDepth
 from surgery_plugin.replacement import grow
->>>>>>> grow
 
 BATCHES, GROWS = 8, 4
 X = torch.randn(BATCHES * 6, 6, generator=torch.Generator().manual_seed(1))

@@ -1,8 +1,4 @@
-<<<<<<< HEAD
 """The pass that places after other algorithms what has to see all that they have changed."""
-=======
-"""The pass that places FusedLayerNorm after other algorithms that change layers."""
->>>>>>> grow
 
 from __future__ import annotations
 
@@ -29,12 +25,10 @@ def sort_compile_last(
     algorithms: Sequence[Algorithm],
     event: Event,  # noqa: ARG001  every pass gets it
 ) -> Sequence[Algorithm]:
-<<<<<<< HEAD
-    """Put FusedLayerNorm, ActivationCheckpointing and Compile last, in this order: others may add what they change."""
-    for cls in (FusedLayerNorm, ActivationCheckpointing, Compile):
+    """Put FusedLayerNorm, ActivationCheckpointing and Compile last, in this order: others may add what they change.
+
+    Only then LayerStacking takes blocks out of the model, which come back changed like the others.
+    """
+    for cls in (FusedLayerNorm, ActivationCheckpointing, Compile, LayerStacking):
         algorithms = passes.sort_to_back(algorithms, cls)
     return algorithms
-=======
-    """Put FusedLayerNorm last, as what others add may contain an nn.LayerNorm too; only then blocks leave the model."""
-    return passes.sort_to_back(passes.sort_to_back(algorithms, FusedLayerNorm), LayerStacking)
->>>>>>> grow
