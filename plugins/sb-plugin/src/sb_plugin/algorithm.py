@@ -137,6 +137,7 @@ class SelectiveBackprop(Algorithm):
         arguments.check_selection(self.selector, self.floor)
         arguments.check_nets(self.scorer, self.proxy, self.irreducible)
         arguments.check_scoring(vars(self))
+        arguments.check_reuse(vars(self))
         self._generator = OwnGenerator(NAME, self.generator_seed, shared=self.scope == "global")
         events, needs = arguments.declared(vars(self))
         self.metadata = self.metadata.replace(events=events, needs=needs)  # type: ignore[misc]  # this instance's own

@@ -44,6 +44,7 @@ __all__ = [
     "check_multiple_of",
     "check_nets",
     "check_refresh",
+    "check_reuse",
     "check_scale_factor",
     "check_scorer",
     "check_scoring",
@@ -215,7 +216,7 @@ def check_scoring(settings: Mapping[str, Any]) -> None:
     Args:
         settings: by the names of the constructor's arguments, each checked by itself.
     """
-    selector, scorer, reuse = settings["selector"], settings["scorer"], settings["reuse"]
+    selector, scorer = settings["selector"], settings["scorer"]
     if selector == "uniform" and scorer != "forward":
         raise ArgumentError(f"scorer={scorer!r} is not used with selector='uniform', which draws without scores")
     if scorer in ("stale", "carried") and settings["index_key"] is None:
@@ -239,6 +240,11 @@ def check_scoring(settings: Mapping[str, Any]) -> None:
     for name, harmless, is_unused, needed in idle:
         if is_unused and settings[name] not in harmless:
             raise ArgumentError(f"{name}={settings[name]!r} needs {needed}; leave it out")
+
+
+def check_reuse(settings: Mapping[str, Any]) -> None:
+    """Raise if the outputs of the scoring forward are to be reused, and it is not what the step computes."""
+    reuse = settings["reuse"]
     if reuse == "off":
         return
     needs: tuple[tuple[str, object], ...] = (
@@ -253,8 +259,8 @@ def check_scoring(settings: Mapping[str, Any]) -> None:
                 f"reuse={reuse!r} reuses what the scoring forward computed, which has to be what the step would "
                 f"compute: that needs {name}={value!r}, not {settings[name]!r}"
             )
-    if selector == "uniform":
-        raise ArgumentError(f"reuse={reuse!r} needs {forward}; leave it out")
+    if settings["selector"] == "uniform":
+        raise ArgumentError(f"reuse={reuse!r} needs a scoring forward, and there is none with selector='uniform'")
 
 
 def declared(settings: Mapping[str, Any]) -> tuple[tuple[Event, ...], tuple[str, ...]]:
