@@ -8,7 +8,7 @@ from parts import trainer
 from surgery_parts import run_init
 from torch import nn
 
-from engine_core import by_name
+from engine_core import Event, by_name
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.errors import ArgumentError, NothingReplacedWarning
 from engine_core.run import load_model
