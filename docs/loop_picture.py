@@ -62,7 +62,7 @@ def listeners() -> dict[Event, tuple[list[str], list[str]]]:
     """Return the registered names of the callbacks and of the algorithms at each event."""
     registry = Registry.scan()
     callbacks = {r.name: registry.load(r.kind, r.name) for r in registry.records if _is_of(r, "callbacks", {CORE})}
-    algorithms = {r.name: registry.load(r.kind, r.name)() for r in registry.records if _is_of(r, "algorithms", OURS)}
+    algorithms = {r.name: registry.load(r.kind, r.name) for r in registry.records if _is_of(r, "algorithms", OURS)}
     return {
         event: (
             [name for name, kind in callbacks.items() if hasattr(kind, event) and not hasattr(Callback, event)],

@@ -48,6 +48,7 @@ NOT_COMPARED = {
     ("docs/howto/scale.md", "engine_core.errors.RankError"): "it takes processes, see tests/ranks/test_failures.py",
     ("docs/howto/scale.md", "ArgumentError: the ranks"): "it takes processes, see tests/ranks/test_endings.py",
     ("docs/howto/wrong.md", "out of memory"): "it takes a GPU whose memory runs out",
+    ("docs/recipes.md", "[project]"): "a part of a package's pyproject.toml",
     ("docs/studies.md", "eval/loss, lower is better"): "twenty runs, trained for it",
     ("docs/howto/compare.md", "      "): "four runs, trained for it; see test_runs_command.py of engine-core-report",
     ("docs/howto/plugins.md", "$ engine-core plugins doctor"): "its faulty plugins are not installed",

@@ -7,8 +7,8 @@ from engine_core_study.file import is_study, read_study
 
 from .conftest import ROOT
 
-NOT_ON_DIGITS = {"layer_stacking", "ngram_embedding", "sequence_warmup", "token_shift"}
-"""What needs sequences or a stack of blocks: the study of text has them."""
+NOT_ON_DIGITS = {"ngram_embedding", "sequence_warmup", "token_shift"}
+"""What needs sequences: the study of text has them."""
 STUDIES = [path for path in sorted((ROOT / "benchmarks").glob("*/*.yaml")) if is_study(path)]
 
 

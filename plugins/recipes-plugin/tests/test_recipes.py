@@ -22,10 +22,29 @@ MODULE = """
     def conv_net():
         return nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 3))
 
+    class ByteNet(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.block, self.head = nn.Embedding(16, 8), nn.Sequential(), nn.Linear(8, 16)
+            self.block.add_module("norm1", nn.LayerNorm(8))
+            self.block.add_module("mix", nn.Linear(8, 8))
+
+        def forward(self, tokens):
+            return self.head(self.block(self.embed(tokens)))
+
+    def sentences(batches=4):
+        return [(torch.randint(16, (2, 64)), torch.randint(16, (2, 64))) for _ in range(batches)]
+
+    def loss(outputs, targets):
+        return nn.functional.cross_entropy(outputs.transpose(1, 2), targets)
+
     def images(batches=4):
         return [(torch.randn(8, 1, 8, 8), torch.randint(3, (8,))) for _ in range(batches)]
 """
-NETS = {"image_classification": ("conv_net", "images")}
+NETS = {
+    "image_classification": ("conv_net", "images", "torch.nn.functional:cross_entropy"),
+    "language_model": ("ByteNet", "sentences", "parts_of_recipes:loss"),
+}
 FOUND = {
     "task": "digits",
     "model": "a small net",
@@ -58,11 +77,11 @@ def run(*arguments):
 def test_a_recipe_trains_a_net_of_its_kind_and_the_config_of_its_run_makes_it_again(record, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "parts_of_recipes.py").write_text(textwrap.dedent(MODULE))
-    net, batches = NETS[read_studied(record).kind]
+    net, batches, loss = NETS[read_studied(record).kind]
     config = {
         "model": {"target": f"parts_of_recipes:{net}"},
         "data": {"target": f"parts_of_recipes:{batches}"},
-        "loss": {"target": "torch.nn.functional:cross_entropy"},
+        "loss": {"target": loss},
         "trainer": {"max_duration": "2ep", "seed": 3},
     }
     (tmp_path / "run.yaml").write_text(json.dumps(config))

@@ -40,9 +40,9 @@ def apply_compile(model: nn.Module, blocks: Sequence[Block] = (), **options: Any
 
     Example:
         >>> encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, batch_first=True), 2)
-        >>> apply_compile(encoder, ["TransformerEncoderLayer"], dynamic=True)
+        >>> apply_compile(encoder, ["TransformerEncoderLayer"], backend="eager")
         ['layers.0', 'layers.1']
-        >>> apply_compile(encoder), "layers.0.linear1.weight" in encoder.state_dict()
+        >>> apply_compile(encoder, backend="eager"), "layers.0.linear1.weight" in encoder.state_dict()
         ([''], True)
     """
     check_model(model)
