@@ -201,3 +201,18 @@ def test_the_one_of_several_optimizers_with_its_like_trains_it_and_without_one_i
     optimizers = [SGD(part.parameters(), lr=0.1) for part in three[:2]]
     with pytest.raises(ArgumentError, match=r"several of them could train the new parameter '2\.weight'"):
         replace_modules(three, {nn.ReLU: prelu}, optimizers=optimizers)
+
+
+def test_a_copy_joins_the_group_of_its_source_with_what_is_kept_for_it():
+    model = layers(2, 2)
+    optimizers = [SGD([model[0].weight], lr=0.1, momentum=0.9), torch.optim.Adam([model[0].bias])]
+    step(model, *optimizers)
+    before = dict(model.named_parameters())
+    model.add_module("1", nn.Linear(2, 2))
+    sources = {"1.weight": "0.weight", "1.bias": "0.bias"}
+    follow_parameters(optimizers, before, dict(model.named_parameters()), sources)
+    ours = [[model[0].weight, model[1].weight], [model[0].bias, model[1].bias]]
+    assert [[*map(id, o.param_groups[0]["params"])] for o in optimizers] == [[*map(id, pair)] for pair in ours]
+    for optimizer in optimizers:
+        source, copied = (optimizer.state[parameter] for parameter in optimizer.param_groups[0]["params"])
+        assert all(torch.equal(source[k], copied[k]) and source[k] is not copied[k] for k in source | copied)

@@ -5,14 +5,16 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 from torch.optim import lr_scheduler
 
-from engine_core import Callback
+from engine_core import Algorithm, AlgorithmMetadata, Callback
 from engine_core.callbacks.checkpoint_saver import CheckpointSaver
 from engine_core.checkpoint import read_content, write_content
 from engine_core.errors import CheckpointError, CheckpointWarning
+from engine_core.surgery import follow_parameters
 
-from .parts import at, batches, net, same, trainer
+from .parts import at, batches, linear, net, same, trainer
 
 
 class Unfreeze(Callback):
@@ -197,3 +199,37 @@ def test_modes_that_no_run_saved_are_refused(tmp_path):
     write_content(checkpoint, replace(content, state=state))
     with pytest.raises(CheckpointError, match="the checkpoint has no valid training of the model"):
         changing(tmp_path, load_path=tmp_path)
+
+
+class Joins(Algorithm):
+    """A layer joins the model in the third batch."""
+
+    metadata = AlgorithmMetadata(events=("batch_start",), writes=("model",), needs=("late_surgery",))
+
+    def match(self, event, state):
+        return event == "batch_start" and state.timestamp.batch >= 2 and len(state.model) == 1
+
+    def apply(self, event, state, logger):
+        before = dict(state.model.named_parameters())
+        state.model.add_module("1", nn.Linear(3, 3))
+        nn.init.eye_(state.model[1].weight)
+        nn.init.zeros_(state.model[1].bias)
+        follow_parameters(state.optimizers, before, dict(state.model.named_parameters()))
+
+    def before_load(self, state, names):
+        if any(name.startswith("1.") for name in names):
+            self.apply(None, state, None)
+
+
+@pytest.mark.parametrize("batch", [2, 3])
+@pytest.mark.filterwarnings("error")
+def test_a_layer_that_joins_in_training_is_there_before_its_weights_load(tmp_path, batch):
+    def run(**settings):
+        given = {"algorithms": Joins(), "max_duration": "4ba", "optimizers": torch.optim.Adam, **settings}
+        with trainer(batches(8, 8, 8, 8), nn.Sequential(linear()), **given) as made:
+            made.fit()
+        return made.state.model.state_dict()
+
+    whole = run(callbacks=CheckpointSaver(tmp_path, interval="1ba", keep_last=None))
+    (path,) = tmp_path.glob(f"*-ba{batch}")
+    torch.testing.assert_close(run(load_path=path), whole, rtol=0, atol=0)
