@@ -216,7 +216,7 @@ class Joins(Algorithm):
         nn.init.zeros_(state.model[1].bias)
         follow_parameters(state.optimizers, before, dict(state.model.named_parameters()))
 
-    def before_load(self, state, names):
+    def prepare_to_load(self, state, names):
         if any(name.startswith("1.") for name in names):
             self.apply(None, state, None)
 
