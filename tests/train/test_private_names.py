@@ -15,7 +15,7 @@ from engine_core.parallel.settings import LOWEST_FOR_FSDP
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "explanation" / "design.md").read_text(encoding="utf-8")
 SECTION = PAGE.partition("\n## Private names\n")[2].partition("\n## ")[0]
-OURS = {"_given", "_observers", "_enter", "_leave", "_session", "_pre_", "_impl"}
+OURS = {"_given", "_finished", "_trained", "_observers", "_enter", "_leave", "_session", "_pre_", "_impl"}
 PYTHONS = {"_fields", "_path", "_current_frames", "_getframe"}
 
 
