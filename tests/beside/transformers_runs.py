@@ -162,7 +162,7 @@ def train(case, setting=STEP):
     """
     given = {"loss_fn": None} if setting == BLACK_BOX else {}
     args = {"gradient_accumulation_steps": ACCUMULATED} if setting == ACCUMULATION else {}
-    args["remove_unused_columns"] = case != "carried"  # `index` is not for the model
+    args["remove_unused_columns"] = case not in ("carried", "alternating_flip")  # `index` is not for the model
     with tempfile.TemporaryDirectory() as folder:
         losses = Losses()
         algorithms = make_algorithms(case, keys=KEYS)

@@ -39,6 +39,7 @@ class GradientClipping(Algorithm):
         description="make gradients smaller, by value or by the norms of the weights",
         events=(Event.AFTER_TRAIN_BATCH,),
         tags=("gradients",),
+        after=("@augmentation",),
         writes=("model",),
         needs=("whole_weights",),
     )

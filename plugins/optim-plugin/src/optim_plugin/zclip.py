@@ -42,7 +42,7 @@ class ZClip(Algorithm):
         events=(Event.AFTER_TRAIN_BATCH,),
         tags=("gradients", "running_norm"),
         conflicts=("@running_norm",),
-        after=("gradient_clipping",),
+        after=("@augmentation", "gradient_clipping"),
         writes=("model",),
         needs=("whole_weights",),
     )

@@ -50,6 +50,7 @@ class LayerStacking(Algorithm):
         events=(Event.INIT, Event.BATCH_START, Event.FIT_END),
         tags=("surgery", "growth"),
         after=("@stem", "@layers", "@blocks", "@normalization", "@memory_format"),
+        before=("@freezing", "@weight_averaging"),
         writes=("model", "optimizers"),
         needs=("surgery", "late_surgery"),
     )

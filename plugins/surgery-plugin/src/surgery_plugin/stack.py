@@ -143,7 +143,8 @@ def find_stack(model: nn.Module, blocks: str | None = None) -> str | None:
         if difference := _unlike(found[blocks]):
             raise ArgumentError(f"blocks={blocks!r}: its blocks are not equal: {difference}")
         return blocks
-    equal = {name: len(part) for name, part in found.items() if len(part) > 1 and not _unlike(part)}
+    rows = [part for part in found.values() if isinstance(next(part.children()), nn.Embedding)]  # tables, not layers
+    equal = {name: len(part) for name, part in found.items() if len(part) > 1 and part not in rows and not _unlike(part)}
     longest = [name for name, count in equal.items() if count == max(equal.values())]
     if len(longest) > 1:
         raise ArgumentError(
