@@ -17,7 +17,7 @@ from .conftest import BATCHES, DOCS, EPOCHS, NAMES, VARIANTS, make, trainer_of, 
 EXCLUDED = ("cutmix", "mixup", "selective_backprop")
 """What InfoBatch can't run together with."""
 REFUSED = {
-    ("curriculum", "info_batch"),
+    ("info_batch", "curriculum"),
     ("ema", "swa"),
     ("ema", "lawa"),
     ("lawa", "swa"),
