@@ -8,7 +8,7 @@ from collections import OrderedDict
 from contextlib import nullcontext
 from enum import Enum
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -17,9 +17,6 @@ from ..batch import Batches, leaves_of, map_batch
 from ..errors import ArgumentError, ArgumentTypeError
 from .objective import Objective
 from .precision import REDUCED, autocast_of
-
-if TYPE_CHECKING:
-    from ..state import State
 
 _VALUES = {type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size}
 _FIXED = (type, ModuleType, BuiltinFunctionType, CodeType, Enum, Batches)
@@ -53,8 +50,8 @@ class SharedRowLosses:
     def __reduce__(self) -> tuple[type[SharedRowLosses], tuple[()]]:
         return SharedRowLosses, ()  # a copy has none yet
 
-    def of(self, state: State) -> torch.Tensor:
-        """Return the losses of the batch in `state`, see `State.row_losses`."""
+    def of(self, state: Any) -> torch.Tensor:
+        """Return the losses of the batch in a State, see `State.row_losses`."""
         if self._latest is not None:
             sources, losses, version = self._latest
             if losses._version == version and sources.are_those_of(state):  # noqa: SLF001  the documented name
@@ -80,7 +77,7 @@ class _Sources:
         self.tensors: list[weakref.ref[torch.Tensor]] = []
 
     @classmethod
-    def of(cls, state: State) -> _Sources | None:
+    def of(cls, state: Any) -> _Sources | None:
         """Return those of the losses in `state`; None if some can't be seen, such as the content of an array."""
         objective, found = state.objective, cls()
         precision = state.precision, torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")
@@ -92,7 +89,7 @@ class _Sources:
             roots += objective.loss_fn, objective.targets, objective.count, objective.batches, trained
         return found if found._read(roots) else None
 
-    def are_those_of(self, state: State) -> bool:
+    def are_those_of(self, state: Any) -> bool:
         """Are they the same now?"""
         now = _Sources.of(state)
         if now is None or self.values != now.values:
