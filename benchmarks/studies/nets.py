@@ -32,6 +32,7 @@ class Residual(nn.Module):
         self.blocks = nn.ModuleList([BasicBlock(channels), BasicBlock(channels)])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the activations, (n, channels, height, width), halved in size by each block but the first."""
         for place, block in enumerate(self.blocks):
             x = block(self.pool(x) if place else x)
         return x
@@ -44,8 +45,9 @@ def residual_net(width: int = 32) -> nn.Module:
     """
     stem = [nn.Conv2d(1, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
     down = [nn.Conv2d(width, 2 * width, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(2 * width), nn.ReLU()]
+    blocks = Residual(2 * width)
     head = [nn.LayerNorm(2 * width), nn.Linear(2 * width, 128), nn.ReLU(), nn.Linear(128, 10)]
-    return nn.Sequential(*stem, *down, Residual(2 * width), nn.AdaptiveAvgPool2d(1), nn.Flatten(), *head)
+    return nn.Sequential(*stem, *down, blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), *head)
 
 
 def plain_net() -> nn.Module:
