@@ -29,8 +29,10 @@ SB = {"start": 0, "end": 1, "interrupt": 0}
 TOGETHER = {"selective_backprop": SB, "label_smoothing": {"smoothing": 0.1}, "ema": {"decay": 0.9}}
 CASES = {
     "none": {},
+    "activation_checkpointing": {"activation_checkpointing": {"blocks": ["BasicBlock"]}},
     "blurpool": {"blurpool": {"min_channels": 1}},
     "channels_last": {"channels_last": {}},
+    "compile": {"compile": {"backend": "eager"}},
     "cutmix": {"cutmix": {}},
     "cutout": {"cutout": {}},
     "ema": {"ema": {"decay": 0.9}},

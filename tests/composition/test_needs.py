@@ -16,8 +16,10 @@ from .conftest import NAMES
 
 STEP = "before_train_batch before_forward after_forward"
 DECLARED = {  # with default arguments: the needs and the events
+    "activation_checkpointing": ("surgery", "init"),
     "blurpool": ("surgery", "init"),
     "channels_last": ("whole_weights surgery", "init fit_start fit_end"),
+    "compile": ("surgery", "init fit_start batch_end eval_end"),
     "cutmix": ("", f"{STEP} before_loss after_loss after_train_batch"),
     "cutout": ("", "after_dataloader"),
     "ema": ("", "fit_start batch_end epoch_end eval_start eval_end"),
