@@ -10,7 +10,11 @@ from engine_core_transformers.offers import TRANSFORMERS_OFFERS
 from . import accelerate_runs, lightning_runs, transformers_runs
 from .cases import ALONE, CASES, check_page, differences, ours, train_ours, weights_of_words
 
-pytestmark = lightning_runs.ITS_WARNINGS
+pytestmark = [
+    *lightning_runs.ITS_WARNINGS,
+    pytest.mark.filterwarnings("ignore:compile. batch .* compiled again:UserWarning"),  # the last has fewer rows
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),  # torch's own, in its compiler
+]
 RUNS = {"accelerate": accelerate_runs, "lightning": lightning_runs, "transformers": transformers_runs}
 REFUSED = {
     "step": ("info_batch", "whitened_stem"),

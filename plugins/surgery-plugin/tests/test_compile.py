@@ -3,7 +3,7 @@
 import pytest
 import torch
 from parts import trainer
-from surgery_parts import run_init
+from surgery_parts import run_init, twins
 from torch import nn
 from torch.nn import functional as F
 
@@ -115,8 +115,8 @@ def test_what_is_compiled_again_is_counted_and_told_once():
 
 def test_torch_s_own_classes_are_compiled_too_and_blocks_share_their_graphs_but_models_don_t():
     made, x = Graphs(), torch.randn(2, 3, 8)
-    for width in range(10):  # torch gives up on a function that has 8 graphs
-        model = nn.Sequential(nn.Linear(8, width + 1), nn.ReLU())
+    for width in range(1, 11):  # torch gives up on a function that has 8 graphs
+        model = nn.Sequential(nn.Linear(8, width), nn.ReLU())
         apply_compile(model, backend=made, dynamic=False)
         model(x)
     assert len(made) == 10
@@ -125,6 +125,20 @@ def test_torch_s_own_classes_are_compiled_too_and_blocks_share_their_graphs_but_
     assert len(apply_compile(encoder, [nn.TransformerEncoderLayer], backend=made)) == 4
     encoder(x).sum().backward()
     assert len(made) == 2  # without and with a gradient for the input
+
+
+def test_hooks_are_not_compiled_and_copies_are_not_either_and_have_their_own_weights():
+    made, called, x = Graphs(), [], torch.ones(2, 8)
+    model = nn.Sequential(nn.Linear(8, 2))
+    apply_compile(model, backend=made)
+    hook = model.register_forward_pre_hook(lambda *_: called.append(torch.compiler.is_compiling()))
+    expected = model(x)
+    hook.remove()  # which can't be pickled
+    for other in twins(model):
+        assert torch.equal(other(x), expected)
+        nn.init.zeros_(other[0].weight)
+        assert not torch.equal(other(x), expected) and torch.equal(model(x), expected)
+    assert (len(made), called) == (1, [False])
 
 
 def test_a_training_that_calls_nothing_of_what_is_compiled_is_told_so():
