@@ -174,16 +174,23 @@ class Untagged(Quantize):
     metadata = AlgorithmMetadata(name="untagged", events=("init",))
 
 
+def order_of(*algorithms):
+    with Engine(State(algorithms=[*algorithms]), Logger()) as engine:
+        return [explained.algorithm for explained in engine.explain("init")]
+
+
 def test_all_surgery_comes_first_then_checkpointing_then_what_goes_between_then_compile():
     listed = [Compile(), Quantize(), ActivationCheckpointing(), FusedLayerNorm(), ChannelsLast(), StochasticDepth()]
     for given in (listed, listed[::-1]):
-        with Engine(State(algorithms=[*given[:1], Untagged(), *given[1:]]), Logger()) as engine:
-            order = [explained.algorithm for explained in engine.explain("init")]
-        assert [name for name in order if name != "Untagged"] == [
+        assert order_of(*given) == [
             *("StochasticDepth", "ChannelsLast", "FusedLayerNorm"),
             *("ActivationCheckpointing", "Quantize", "Compile"),
         ]
-        assert order.index("Untagged") < order.index("FusedLayerNorm")
+
+
+@pytest.mark.parametrize("last", [FusedLayerNorm, ActivationCheckpointing, Compile])
+def test_each_of_three_comes_after_what_says_nothing(last):
+    assert order_of(last(), Untagged()) == ["Untagged", last.__name__]
 
 
 def test_what_can_t_be_compiled_is_refused():
