@@ -41,6 +41,15 @@ class Late(Algorithm):
     def apply(self, event, state, logger):
         pass
 
+class Once(Late):
+    metadata = AlgorithmMetadata(name="once", events=("batch_end",))
+
+    def match(self, event, state):
+        return True
+
+    def apply(self, event, state, logger):
+        self.finish()
+
 class Pause(Callback):
     def batch_end(self, state, logger):
         if state.timestamp.batch == 8:
@@ -124,7 +133,7 @@ def folders(tmp_path_factory):
             "trainer.grad_clip_norm=1.0",
             "eval_data.args.batches=2",
         ]
-        changes += ["algorithms+={target: 'own:Late'}"]
+        changes += ["algorithms+={target: 'own:Late'}", "algorithms+={target: 'own:Once'}"]
         Path("own.py").write_text(OWN)
         train("finished", "--timing", *(word for change in changes for word in ("--set", change)))
         patch.setenv("CRASH", "1")
