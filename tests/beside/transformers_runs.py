@@ -50,7 +50,7 @@ class Net(nn.Module):
         super().__init__()
         self.net = make_net()
 
-    def forward(self, pixel_values, labels=None):
+    def forward(self, pixel_values, labels=None, index=None):  # noqa: ARG002  for algorithms that need ids
         logits = self.net(pixel_values)
         if labels is None:
             return {"logits": logits}
@@ -162,7 +162,7 @@ def train(case, setting=STEP):
     """
     given = {"loss_fn": None} if setting == BLACK_BOX else {}
     args = {"gradient_accumulation_steps": ACCUMULATED} if setting == ACCUMULATION else {}
-    args["remove_unused_columns"] = case not in ("carried", "alternating_flip")  # `index` is not for the model
+    args["remove_unused_columns"] = case != "carried"  # `index` is not for the model
     with tempfile.TemporaryDirectory() as folder:
         losses = Losses()
         algorithms = make_algorithms(case, keys=KEYS)

@@ -12,7 +12,7 @@ import torch
 
 from engine_core.callback import Callback
 from engine_core.event import Event
-from engine_core.loop import before_load
+from engine_core.loop import prepare_to_load
 from engine_core.randomness import GlobalGenerators
 
 from ..audit import changed_leaves, fingerprint
@@ -141,7 +141,7 @@ def _run_from(kit: AlgorithmKit, snapshot: _Snapshot | None) -> tuple[Outcome, l
 def _restore(trainer: Any, snapshot: _Snapshot) -> None:
     """Put a snapshot into a trainer that has not begun, fire AFTER_LOAD, and give the loop the rest of the epoch."""
     state, outcome = trainer.state, snapshot.outcome
-    before_load(trainer.engine, outcome.weights)
+    prepare_to_load(trainer.engine, outcome.weights)
     state.model.load_state_dict(outcome.weights)
     for optimizer, saved in zip(state.optimizers, outcome.optimizers, strict=True):
         optimizer.load_state_dict(copy.deepcopy(saved))
