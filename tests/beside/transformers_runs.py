@@ -50,7 +50,7 @@ class Net(nn.Module):
         super().__init__()
         self.net = make_net()
 
-    def forward(self, pixel_values, labels=None, index=None):  # noqa: ARG002  for algorithms that need ids
+    def forward(self, pixel_values, labels=None, index=None):
         logits = self.net(pixel_values)
         if labels is None:
             return {"logits": logits}

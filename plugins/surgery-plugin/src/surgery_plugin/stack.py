@@ -144,7 +144,9 @@ def find_stack(model: nn.Module, blocks: str | None = None) -> str | None:
             raise ArgumentError(f"blocks={blocks!r}: its blocks are not equal: {difference}")
         return blocks
     rows = [part for part in found.values() if isinstance(next(part.children()), nn.Embedding)]  # tables, not layers
-    equal = {name: len(part) for name, part in found.items() if len(part) > 1 and part not in rows and not _unlike(part)}
+    equal = {
+        name: len(part) for name, part in found.items() if len(part) > 1 and part not in rows and not _unlike(part)
+    }
     longest = [name for name, count in equal.items() if count == max(equal.values())]
     if len(longest) > 1:
         raise ArgumentError(
