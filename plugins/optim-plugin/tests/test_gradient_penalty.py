@@ -46,11 +46,13 @@ def test_a_batch_without_rows_has_no_penalty():
 
 
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # torch's own, while it imports its compiler
-@pytest.mark.parametrize("what", ["the model", "'1'", "'loss_fn'"])
+@pytest.mark.parametrize("what", ["the model", "'1'", "'2'", "'loss_fn'"])
 def test_what_is_compiled_has_no_second_derivative_and_is_refused_at_the_first_batch(what):
     model, loss = net(), F.cross_entropy
     if what == "'1'":
         model[1] = torch.compile(model[1])
+    if what == "'2'":
+        model[2].compile()
     state = State(
         model=torch.compile(model) if what == "the model" else model,
         loss_fn=torch.compile(loss) if what == "'loss_fn'" else loss,

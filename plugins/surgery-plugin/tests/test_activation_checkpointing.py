@@ -44,6 +44,19 @@ def test_a_training_ends_with_the_weights_and_statistics_of_one_without_it_to_th
     assert [name for name in plain if not torch.equal(plain[name], found[name])] == []
 
 
+def test_gradients_have_the_gradients_that_they_had():
+    found = []
+    for blocks in ([], ["Block"]):
+        model, x = net(), torch.linspace(-1, 1, 384).view(6, 1, 8, 8).requires_grad_()
+        if blocks:
+            apply_activation_checkpointing(model, blocks)
+        torch.manual_seed(1)
+        (slope,) = torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
+        slope.square().sum().backward()
+        found.append([x.grad, *(parameter.grad for parameter in model.parameters()), *model.buffers()])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
 def kept_by(model, x):
     """Return how many numbers a forward keeps for the backward."""
     kept = []

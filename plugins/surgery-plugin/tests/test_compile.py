@@ -3,7 +3,7 @@
 import pytest
 import torch
 from parts import trainer
-from surgery_parts import run_init
+from surgery_parts import run_init, twins
 from torch import nn
 from torch.nn import functional as F
 
@@ -19,10 +19,8 @@ from surgery_plugin import (
     apply_compile,
 )
 
-pytestmark = [  # torch's own, in its compiler
-    pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
-]
+# torch's own, in its compiler
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
 
 
 @pytest.fixture(autouse=True)
@@ -115,8 +113,8 @@ def test_what_is_compiled_again_is_counted_and_told_once():
 
 def test_torch_s_own_classes_are_compiled_too_and_blocks_share_their_graphs_but_models_don_t():
     made, x = Graphs(), torch.randn(2, 3, 8)
-    for width in range(10):  # torch gives up on a function that has 8 graphs
-        model = nn.Sequential(nn.Linear(8, width + 1), nn.ReLU())
+    for width in range(1, 11):  # torch gives up on a function that has 8 graphs
+        model = nn.Sequential(nn.Linear(8, width), nn.ReLU())
         apply_compile(model, backend=made, dynamic=False)
         model(x)
     assert len(made) == 10
@@ -125,6 +123,20 @@ def test_torch_s_own_classes_are_compiled_too_and_blocks_share_their_graphs_but_
     assert len(apply_compile(encoder, [nn.TransformerEncoderLayer], backend=made)) == 4
     encoder(x).sum().backward()
     assert len(made) == 2  # without and with a gradient for the input
+
+
+def test_hooks_stay_out_of_the_graph_and_copies_are_not_compiled_and_have_their_own_weights():
+    made, called, x = Graphs(), [], torch.ones(2, 8)
+    model = nn.Sequential(nn.Linear(8, 2))
+    apply_compile(model, backend=made)
+    hook = model.register_forward_pre_hook(lambda *_: called.append(len(called)))
+    *_, expected = (model(x) for _ in range(3))
+    hook.remove()  # which can't be pickled
+    for other in twins(model):
+        assert torch.equal(other(x), expected)
+        nn.init.zeros_(other[0].weight)
+        assert not torch.equal(other(x), expected) and torch.equal(model(x), expected)
+    assert (len(made), called) == (1, [0, 1, 2])
 
 
 def test_a_training_that_calls_nothing_of_what_is_compiled_is_told_so():
@@ -160,16 +172,23 @@ class Untagged(Quantize):
     metadata = AlgorithmMetadata(name="untagged", events=("init",))
 
 
+def order_of(*algorithms):
+    with Engine(State(algorithms=[*algorithms]), Logger()) as engine:
+        return [explained.algorithm for explained in engine.explain("init")]
+
+
 def test_all_surgery_comes_first_then_checkpointing_then_what_goes_between_then_compile():
     listed = [Compile(), Quantize(), ActivationCheckpointing(), FusedLayerNorm(), ChannelsLast(), StochasticDepth()]
     for given in (listed, listed[::-1]):
-        with Engine(State(algorithms=[*given[:1], Untagged(), *given[1:]]), Logger()) as engine:
-            order = [explained.algorithm for explained in engine.explain("init")]
-        assert [name for name in order if name != "Untagged"] == [
+        assert order_of(*given) == [
             *("StochasticDepth", "ChannelsLast", "FusedLayerNorm"),
             *("ActivationCheckpointing", "Quantize", "Compile"),
         ]
-        assert order.index("Untagged") < order.index("FusedLayerNorm")
+
+
+@pytest.mark.parametrize("last", [FusedLayerNorm, ActivationCheckpointing, Compile])
+def test_each_of_three_comes_after_what_says_nothing(last):
+    assert order_of(last(), Untagged()) == ["Untagged", last.__name__]
 
 
 def test_what_can_t_be_compiled_is_refused():

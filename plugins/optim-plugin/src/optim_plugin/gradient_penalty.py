@@ -114,7 +114,8 @@ def _check_not_compiled(state: State) -> None:
     """Raise for what torch.compile has wrapped: its backward pass has no second derivative."""
     modules = [] if state.model is None else [*state.model.named_modules()]
     for name, part in [*modules, ("loss_fn", state.loss_fn)]:
-        if type(part).__name__ == "OptimizedModule" or hasattr(part, "_torchdynamo_orig_callable"):
+        in_place = getattr(part, "_compiled_call_impl", None) is not None
+        if in_place or type(part).__name__ == "OptimizedModule" or hasattr(part, "_torchdynamo_orig_callable"):
             where = repr(name) if name else f"the model ({type(state.model).__name__})"
             raise EngineError(
                 f"gradient_penalty can't work with what torch.compile has wrapped: {where} has no second derivative; "

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
 import torch
@@ -107,7 +107,7 @@ class _Again:
         return outputs
 
     def _contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        return nullcontext(), _on_copies_of_statistics(self.block)
+        return nullcontext(), _OnCopiesOfStatistics(self.block)
 
 
 def _norms_of(block: nn.Module) -> list[nn.Module]:
@@ -121,17 +121,23 @@ def _other_buffers_of(block: nn.Module) -> dict[str, tuple[int, int]]:
     return {name: (id(buffer), buffer._version) for name, buffer in others}  # noqa: SLF001  it counts changes
 
 
-@contextmanager
-def _on_copies_of_statistics(block: nn.Module) -> Iterator[None]:
-    """Let copies of running statistics change: they have seen the batch, and a norm that trains does not use them."""
-    norms = [norm for norm in _norms_of(block) if norm.training]
-    kept = [(norm, name, buffer) for norm in norms for name, buffer in norm.named_buffers(recurse=False)]
-    try:
-        for norm, name, buffer in kept:
+class _OnCopiesOfStatistics(AbstractContextManager[None]):
+    """Let copies of running statistics change: they have seen the batch, and a norm that trains does not use them.
+
+    It is entered each time that a block is computed again: several times if a gradient is differentiated.
+    """
+
+    def __init__(self, block: nn.Module) -> None:
+        self._block, self._kept = block, list[tuple[nn.Module, str, torch.Tensor]]()
+
+    def __enter__(self) -> None:
+        norms = [norm for norm in _norms_of(self._block) if norm.training]
+        self._kept = [(norm, name, buffer) for norm in norms for name, buffer in norm.named_buffers(recurse=False)]
+        for norm, name, buffer in self._kept:
             setattr(norm, name, buffer.clone())
-        yield
-    finally:
-        for norm, name, buffer in kept:
+
+    def __exit__(self, *_: object) -> None:
+        for norm, name, buffer in self._kept:
             setattr(norm, name, buffer)
 
 

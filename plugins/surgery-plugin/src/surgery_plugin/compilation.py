@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import CodeType
+from types import MethodType
 from typing import Any, ClassVar
 
 import torch
@@ -51,26 +51,26 @@ def apply_compile(model: nn.Module, blocks: Sequence[Block] = (), **options: Any
         if type(module).__name__ == "OptimizedModule":
             where = repr(name) if name else "the model"
             raise ArgumentError(f"{_NAME}: {where} is what torch.compile has returned: give the plain module")
-    codes = dict[type[nn.Module], CodeType]()
+    forwards = dict[type[nn.Module], Callable[..., Any]]()
     for module in found.values():
-        if type(module).forward.__module__.startswith("torch."):
-            module._compiled_call_impl = torch.compile(_call_of(module, codes), **options)  # noqa: SLF001
-        else:
-            module.compile(**options)
+        if "forward" not in vars(module) and type(module).forward.__module__.startswith("torch."):
+            forward = forwards.setdefault(type(module), _make_forward())
+            module.forward = MethodType(forward, module)  # a copy of the module gets its own
+        module.compile(**options)
     return list(found)
 
 
-def _call_of(module: nn.Module, codes: dict[type[nn.Module], CodeType]) -> Callable[..., Any]:
-    """Return a function that calls a module: the compiler skips a function of torch that nothing else has called.
+def _make_forward() -> Callable[..., Any]:
+    """Return a method that calls the forward of a class of torch: the compiler skips that where nothing else calls it.
 
-    Its graphs belong to its code, and are few. So blocks of one class share theirs, and other models have their own.
+    Graphs belong to a method's code, and 8 are the most. So blocks share theirs, and other models have their own.
     """
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]  # noqa: SLF001  see nn.Module.compile
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return type(self).forward(self, *args, **kwargs)
 
-    call.__code__ = codes.setdefault(type(module), call.__code__.replace())
-    return call
+    forward.__code__ = forward.__code__.replace()
+    return forward
 
 
 class Compile(Operation):
