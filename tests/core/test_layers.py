@@ -139,7 +139,7 @@ def test_the_core_needs_few_others_and_nothing_that_needs_torch_not_even_in_func
     assert foreign - allowed <= sys.stdlib_module_names
     homes = {home_of(*pair) for pair in taken_by(name, nodes_that_run)}
     if name == "state":  # imported on the first use
-        homes -= {"objective", "objective.objective", "objective.precision"}
+        homes -= {"objective", "objective.objective", "objective.precision", "objective.rows"}
     assert {home for home in homes if {home, room(home)} & NEEDS_TORCH} == set()
 
 
