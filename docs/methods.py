@@ -1,4 +1,4 @@
-"""The table of methods: `python docs/methods.py` puts the figures of the digits' study into plugins/methods.md.
+"""The table of methods: `python docs/methods.py` puts the figures of the digits' study into benchmarks/studies/methods.md.
 
 Each algorithm of the repository has a row; in which case it can gain is written there by hand, and stays.
 """
@@ -11,7 +11,8 @@ from pathlib import Path
 from engine_core.registry import Registry
 
 DOCS = Path(__file__).parent
-PAGE, STUDY = DOCS / "plugins" / "methods.md", DOCS.parent / "benchmarks" / "studies" / "digits.md"
+STUDIES = DOCS.parent / "benchmarks" / "studies"
+PAGE, STUDY = STUDIES / "methods.md", STUDIES / "digits.md"
 ROW = re.compile(r"^\| \[`(?P<name>\w+)`\]\(.*?\) \| .*? \| .*? \| (?P<when>.*?) \|$", re.MULTILINE)
 
 

@@ -66,7 +66,7 @@ def test_the_picture_of_the_recipes_is_that_of_their_studies_and_the_table_says_
 
 
 def test_the_table_of_methods_is_the_studys_and_says_where_each_can_gain():
-    page = DOCS / "plugins" / "methods.md"
+    page = ROOT / "benchmarks" / "studies" / "methods.md"
     text = page.read_text(encoding="utf-8")
     assert runpy.run_path(str(DOCS / "methods.py"))["as_markdown"]() == text, "run python docs/methods.py"
     assert not re.findall(r"^.*\|  ?\|$", text, re.MULTILINE)
