@@ -1,4 +1,4 @@
-"""The table of methods: `python docs/methods.py` puts the figures of the digits' study into benchmarks/studies/methods.md.
+"""The table of methods: `python docs/methods.py` puts the figures of the digits' study into it.
 
 Each algorithm of the repository has a row; in which case it can gain is written there by hand, and stays.
 """
