@@ -27,7 +27,9 @@ from equality import ALONE, CARRIED, IGNORING, MIXED, SB, SB_CASES, algorithm, d
 from trainers import Logs, fit, trainer_of
 
 LAYER = "TransformerEncoderLayer"
-REFUSED = ("sam", "gradient_penalty", "layer_freezing")  # they need what FSDP does not offer
+REFUSED = ("sam", "gradient_clipping", "gradient_penalty", "layer_freezing", "layer_stacking", "zclip")
+"""What needs more than FSDP offers."""
+ELSEWHERE = ("ngram_embedding", "token_shift")  # the net has no embedding, and its norms are those of sums
 LOOPS = {
     "plain": {},
     "clipping": {"grad_clip_norm": 0.1, "callbacks": ["gradient_norm"]},
@@ -57,7 +59,7 @@ SAME_LAW = {
 }
 NAMES = [
     *(f"loop/{name}" for name in LOOPS),
-    *(f"alone/{name}" for name in ALONE if name not in REFUSED),
+    *(f"alone/{name}" for name in ALONE if name not in (*REFUSED, *ELSEWHERE)),
     *(f"sb/{name}" for name in ("composer", "stale", "uniform", "few", "reuse", "by a function")),
     *("sb/carried in microbatches", "pair/ema", "pair/gated_linear_units"),
     *(f"mixed/{name}" for name in MIXED),
