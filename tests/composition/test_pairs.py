@@ -20,6 +20,7 @@ REFUSED = {
     ("info_batch", "curriculum"),
     ("ema", "swa"),
     ("ema", "lawa"),
+    ("lawa", "layer_stacking"),
     ("lawa", "swa"),
     *((other, "info_batch") for other in EXCLUDED[:2]),
     ("info_batch", EXCLUDED[2]),

@@ -67,7 +67,7 @@ class LAWA(WeightAveraging):
         description="evaluate with the mean of the weights at the ends of the last intervals",
         events=(Event.FIT_START, Event.BATCH_END, Event.EPOCH_END, Event.EVAL_START, Event.EVAL_END),
         tags=("weight_averaging",),
-        conflicts=("@weight_averaging",),
+        conflicts=("@weight_averaging", "@growth"),  # weights that are kept lack those that join
         writes=("model",),
     )
 
