@@ -5,6 +5,7 @@ The engine itself says which two may run together and which comes first, in both
 
 from __future__ import annotations
 
+import functools
 import itertools
 from pathlib import Path
 
@@ -39,9 +40,15 @@ def algorithm_names() -> list[str]:
     return [record.name for record in sorted(records, key=lambda record: (record.distribution, record.name))]
 
 
+@functools.cache
+def class_of(name: str) -> type[Algorithm]:
+    """Return the class of a registered algorithm."""
+    return Registry.scan().load("algorithms", name)  # type: ignore[no-any-return]
+
+
 def make(name: str) -> Algorithm:
     """Return an algorithm with its default arguments."""
-    return Registry.scan().load("algorithms", name)(**NEEDED.get(name, {}))  # type: ignore[no-any-return]
+    return class_of(name)(**NEEDED.get(name, {}))
 
 
 def relation(one: str, other: str) -> tuple[str, str]:

@@ -51,7 +51,7 @@ class Windows:
             yield self.text[places[:, :-1]], self.text[places[:, 1:]]
 
 
-def make_loader(split: str, batch_size: int = 32, windows: int = 800) -> object:
+def make_loader(split: str, batch_size: int = 32, windows: int = 400) -> object:
     """Return batches of a split: for training, random windows; else evenly spaced ones, always the same."""
     text = load(split)
     if split == "train":

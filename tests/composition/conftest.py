@@ -12,11 +12,10 @@ from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from engine_core import Trainer
 from engine_core.algorithm import algorithm_metadata
-from engine_core.registry import Registry
 
 DOCS = Path(__file__).parents[2] / "docs"
 _PAIRS = runpy.run_path(str(DOCS / "pairs.py"))
-NAMES, make_default = sorted(_PAIRS["algorithm_names"]()), _PAIRS["make"]
+NAMES, make_default, class_of = sorted(_PAIRS["algorithm_names"]()), _PAIRS["make"], _PAIRS["class_of"]
 
 
 def with_rows_of_pixels(batch, rows):
@@ -120,7 +119,7 @@ EVALUATION = BATCHES[-1:]
 def make(name):
     """Return an algorithm, or a variant of it, with arguments under which it acts."""
     name, given = VARIANTS.get(name, (name, {}))
-    return Registry.scan().load("algorithms", name)(**{**ARGUMENTS.get(name, {}), **IN_PYTHON.get(name, {}), **given})
+    return class_of(name)(**{**ARGUMENTS.get(name, {}), **IN_PYTHON.get(name, {}), **given})
 
 
 def data_for(algorithms):

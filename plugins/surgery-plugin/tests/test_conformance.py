@@ -193,13 +193,6 @@ class TestCompile(AlgorithmConformance):
         return Compile(backend="eager")
 
 
-class TestCompileBlocks(TestCompile):
-    """Two of its layers."""
-
-    def make_algorithm(self):
-        return Compile(["Linear"], backend="eager")
-
-
 class TestSortCompileLast(PassConformance):
     """The pass that puts these three last."""
 
