@@ -2,9 +2,10 @@
 
 import copy
 
+import pytest
+
 from engine_core import AlgorithmMetadata, Engine, Event, Logger, State
 from engine_core.explain import explain_engine
-from engine_core.loop import put_states_back
 
 from .parts import Always
 
@@ -60,6 +61,7 @@ def test_what_it_has_begun_it_undoes_at_the_next_event():
 
 
 def test_explain_tells_it_and_loaded_states_and_other_engines_ask_it_anew():
+    put_states_back = pytest.importorskip("engine_core.loop").put_states_back  # with torch only
     once = Once()
     with engine_of(once) as engine:
         run(engine, "batch_end")

@@ -22,15 +22,22 @@ MODULE = """
     def conv_net():
         return nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 3))
 
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm1, self.mix = nn.LayerNorm(8), nn.Linear(8, 8)
+
+        def forward(self, x):
+            return x + self.mix(self.norm1(x))
+
     class ByteNet(nn.Module):
         def __init__(self):
             super().__init__()
-            self.embed, self.block, self.head = nn.Embedding(16, 8), nn.Sequential(), nn.Linear(8, 16)
-            self.block.add_module("norm1", nn.LayerNorm(8))
-            self.block.add_module("mix", nn.Linear(8, 8))
+            self.embed, self.head = nn.Embedding(16, 8), nn.Linear(8, 16)
+            self.blocks = nn.Sequential(Block(), Block())
 
         def forward(self, tokens):
-            return self.head(self.block(self.embed(tokens)))
+            return self.head(self.blocks(self.embed(tokens)))
 
     def sentences(batches=4):
         return [(torch.randint(16, (2, 64)), torch.randint(16, (2, 64))) for _ in range(batches)]
