@@ -166,4 +166,4 @@ def test_a_name_that_is_gone_is_said_with_the_range():
 def test_reasons_have_remedies():
     offers = Registry.scan().load("loops", "accelerate")
     assert all("; " in why for why in offers.why.values())
-    assert {*NEEDS} - offers.gives == {"snapshot", "go_back", "epoch_order", "first_batch"}
+    assert {*NEEDS} - offers.gives == {"snapshot", "go_back", "epoch_order", "first_batch", "late_surgery"}

@@ -130,7 +130,7 @@ def test_weights_are_the_librarys_own_with_a_step_left_out_for_its_gradients(lib
 def test_after_train_batch_gradients_are_without_the_scale(library, device, tmp_path):
     norms = []
     watch = at_events(
-        [Event.AFTER_TRAIN_BATCH], lambda _, state: norms.append(net_of(state)[-1].weight.grad.norm().item())
+        [Event.AFTER_TRAIN_BATCH], lambda _, state: norms.append(net_of(state)[-2].weight.grad.norm().item())
     )
     WITH_ENGINE[library](device, tmp_path, watch)
     assert len(norms) == 14

@@ -52,7 +52,7 @@ def test_ranks_keep_the_same_weights(seen, how):
 def test_surgery_comes_before_the_model_is_wrapped(seen):
     first, second = (rank["surgery"] for rank in seen)
     assert first["wrapped"] == "DistributedDataParallel"
-    assert len(first["weights"]) == 20  # 14 and those of squeeze_excite
+    assert len(first["weights"]) == 27  # 21 and those of squeeze_excite
     assert first["averages"] == second["averages"] != []
     assert first["seed"] == second["seed"]  # though none was given
 

@@ -160,7 +160,7 @@ def test_a_recipe_is_told_with_its_reasons_and_recorded_and_resumes_and_repeats(
     install("acme", {"recipes": {"fast": "acme_fast:FAST"}}, {"acme_fast": path}, version="1.2")
     config = "".join(line for line in DOZES.splitlines(keepends=True) if not line.startswith("optimizer"))
     first = run("--recipe", "fast", "--out", "out", "--max-duration", "1ep", config=config)
-    assert first.stderr.splitlines()[:5] == [
+    assert first.output.splitlines()[:5] == [
         "recipe fast (acme 1.2) adds",
         "  algorithms: [{name: wake}]",
         "      It wakes.",
