@@ -62,7 +62,7 @@ def test_the_picture_of_the_recipes_is_that_of_their_studies_and_the_table_says_
     drawn = program["as_svg"]()
     assert (DOCS / "images" / "recipes.svg").read_text(encoding="utf-8") == drawn, "run python docs/recipe_curves.py"
     told = re.findall(r"^\| \[`fast-\w+`\].*?\| \*\*(.*?)\*\*", TEXT, re.MULTILINE)
-    assert told == [program["gain_of"](panel).words for panel in program["PANELS"]]
+    assert told == [program["gain_of"](panel).words for panel in program["TOLD"]]
 
 
 def test_the_table_of_methods_is_the_studys_and_says_where_each_can_gain():

@@ -50,6 +50,7 @@ MODULE = """
 """
 NETS = {
     "image_classification": ("conv_net", "images", "torch.nn.functional:cross_entropy"),
+    "finetune": ("conv_net", "images", "torch.nn.functional:cross_entropy"),
     "language_model": ("ByteNet", "sentences", "parts_of_recipes:loss"),
 }
 FOUND = {
