@@ -48,8 +48,10 @@ def _images_in(batch):
 SEQUENCES = {"duration": "1dur", "min_seq_length": 2, "step_size": 2, "keys": [(pixels_of, with_pixels)]}
 CASES = {
     "none": {},
+    "activation_checkpointing": {"activation_checkpointing": {"blocks": ["BasicBlock"]}},
     "blurpool": {"blurpool": {"min_channels": 1}},
     "channels_last": {"channels_last": {}},
+    "compile": {"compile": {"backend": "eager"}},
     "curriculum": {"curriculum": {"difficulty": range(ROWS)}},
     "cutmix": {"cutmix": {}},
     "cutout": {"cutout": {}},

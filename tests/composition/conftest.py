@@ -33,6 +33,8 @@ ARGUMENTS = {
     "layer_freezing": {"start": 0.2, "level": 0.5},
     "ema": {"decay": 0.9},
     "progressive_resizing": {"initial_scale": 0.5, "size_increment": 2},
+    "activation_checkpointing": {"blocks": ["BasicBlock"]},
+    "compile": {"backend": "eager"},
     "sequence_warmup": {"duration": "1dur", "min_seq_length": 4, "step_size": 2},
 }
 IN_PYTHON = {
@@ -51,10 +53,16 @@ EPOCHS = 2
 
 
 def pytest_collection_modifyitems(items):
-    """Let batches have ids, which few of the algorithms read."""
+    """Let batches have ids, which few of the algorithms read, and sizes and blocks that are not compiled once."""
+    ignored = [
+        ":engine_core.errors.UnreadItemWarning",
+        "compile. (batch .* compiled again|nothing was compiled):UserWarning",
+        "The .grad attribute of a Tensor:UserWarning",  # torch's own, in its compiler
+    ]
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
-            item.add_marker(pytest.mark.filterwarnings("ignore::engine_core.errors.UnreadItemWarning"))
+            for message in ignored:
+                item.add_marker(pytest.mark.filterwarnings(f"ignore:{message}"))
 
 
 @pytest.fixture(autouse=True, scope="session")

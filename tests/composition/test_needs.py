@@ -35,6 +35,8 @@ DECLARED = {  # with default arguments: the needs and the events
         "duration whole_batch row_loss epoch_order",
         "init after_load fit_start epoch_start before_train_batch after_loss batch_end",
     ),
+    "activation_checkpointing": ("surgery", "init"),
+    "compile": ("surgery", "init fit_start batch_end eval_end"),
     "gradient_clipping": ("whole_weights", "after_train_batch"),
     "layer_stacking": ("duration surgery late_surgery", "init batch_start fit_end"),
     "label_smoothing": ("", "before_loss after_loss"),
