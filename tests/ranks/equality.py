@@ -78,6 +78,7 @@ ALONE = {
     "alternating_flip": {},
     "col_out": {},
     "test_time_augmentation": {},
+    "activation_checkpointing": {"blocks": ["Linear"]},
     "layer_stacking": {"grow": "3ba"},
 }
 MIXED = {"mixup": {}, "cutmix": {}, "progressive_resizing": {"mode": "crop", "size_increment": 2}}
@@ -114,6 +115,7 @@ LOOPS = {
     "fewer rows than ranks": {"rows": 17},
     "two workers": {"num_workers": 2},
     "a list of batches": {"as_list": True},
+    "compiled": {"algorithms": [("compile", {"backend": "eager"})], "rows": 24},  # one size: one graph, here and there
 }
 
 

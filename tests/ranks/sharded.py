@@ -50,6 +50,14 @@ LOOPS = {
     "an optimizer made before": {"given": True},
     "forwards between": {"peeks": True},
     "saves after evaluations": {"eval_interval": "2ba"},
+    "compiled": {"algorithms": [("compile", {"backend": "eager"})], "rows": 16},
+    "compiled blocks that are computed again": {
+        "algorithms": [
+            ("activation_checkpointing", {"blocks": [LAYER]}),
+            ("compile", {"blocks": [LAYER], "backend": "aot_eager"}),
+        ],
+        "rows": 16,
+    },
 }
 SAME_LAW = {
     "cutout": {},
