@@ -1,4 +1,4 @@
-"""A loop with Accelerate, as the tests of its adapter run it, and the table of the 34 algorithms in it."""
+"""A loop with Accelerate, as the tests of its adapter run it, and the table of the 36 algorithms in it."""
 
 import functools
 from contextlib import contextmanager

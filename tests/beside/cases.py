@@ -1,4 +1,4 @@
-"""What each trainer runs: a net, data, the 34 algorithms of this repository; and what our Trainer makes of them."""
+"""What each trainer runs: a net, data, the 36 algorithms of this repository; and what our Trainer makes of them."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def refused(**listed):
 
 
 def test_each_needs_these_and_has_these_events():
-    assert len(NAMES) == 34
+    assert len(NAMES) == 36
     declared = {name: (algorithm.metadata.needs, algorithm.metadata.events) for name, algorithm in made().items()}
     assert declared == {
         name: (tuple(needs.split()), tuple(map(Event, events.split()))) for name, (needs, events) in DECLARED.items()
