@@ -34,7 +34,7 @@ ARGUMENTS = {
     "ema": {"decay": 0.9},
     "progressive_resizing": {"initial_scale": 0.5, "size_increment": 2},
     "activation_checkpointing": {"blocks": ["BasicBlock"]},
-    "compile": {"backend": "eager"},
+    "compile": {"blocks": ["Linear"], "backend": "eager"},  # all of the net would take seconds
     "sequence_warmup": {"duration": "1dur", "min_seq_length": 4, "step_size": 2},
 }
 IN_PYTHON = {
