@@ -10,7 +10,8 @@ from .starting import written_by
 
 OF_WEIGHTS, OF_LOGS = 2e-6, 1e-5
 BFLOAT16 = "loop/bfloat16"
-pytestmark = [pytest.mark.ranks, pytest.mark.full]
+IN_TORCHS_COMPILER = "ignore:The .grad attribute of a Tensor:UserWarning"
+pytestmark = [pytest.mark.ranks, pytest.mark.full, pytest.mark.filterwarnings(IN_TORCHS_COMPILER)]
 
 
 def together():
