@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from nets import residual_net
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrize
 from torch.utils.data import DataLoader, default_collate
 
 from benchmarks.recipes.text import Attention, ByteTransformer
+from benchmarks.studies.nets import residual_net
 from engine_core.examples.digits import make_loader
 
 
