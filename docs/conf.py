@@ -62,7 +62,8 @@ nitpick_ignore_regex += [  # type variables, aliases, and types that users recei
     ("py:class", r"engine_core\.checkpoint\.tensor_file\.TensorFile|Box|Shape|Callable\[\[\]"),
     ("py:class", r"engine_core_report\.(series\.(Thin|Stretch)|reading\.(Timing|RunData)|files\.(Saved|LoggedFile))"),
     ("py:class", r"RunData|Status"),
-    ("py:class", r"\w+_plugin\.\w+\.T|surgery_plugin\.(draws\.Draws|whitening\.PatchSums)|Block|Buffers|Difficulty|Keys"),
+    ("py:class", r"\w+_plugin\.\w+\.T|surgery_plugin\.(draws\.Draws|whitening\.PatchSums)"),
+    ("py:class", r"Block|Buffers|Difficulty|Keys"),
     ("py:class", r"nn\.Module|Activation|Target|BatchKey|PassArgument|Selector|ScorerArgument|Snapshot|SpanRecorder"),
 ]
 
