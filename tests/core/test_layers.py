@@ -160,7 +160,7 @@ def test_of_pluggy_only_the_public_names_are_used():
 
 
 # Names of guests that are ordinary words, or a field's: where they are meant, in quotes.
-WORDS = {"confusion", "gradient_norm", "memory", "norms"}
+WORDS = {"compile", "confusion", "gradient_norm", "memory", "norms"}
 
 
 # What fills a field of State: the core asks for it by the field's name, and its metadata says what brings it.
