@@ -47,6 +47,7 @@ NOT_COMPARED = {
     ("docs/howto/screen.md", "epoch 4/10"): "a line that a run shorter than 30 seconds does not print",
     ("docs/howto/scale.md", "engine_core.errors.RankError"): "it takes processes, see tests/ranks/test_failures.py",
     ("docs/howto/scale.md", "ArgumentError: the ranks"): "it takes processes, see tests/ranks/test_endings.py",
+    ("plugins/surgery-plugin/README.md", "surgery  ->"): "an order, see plugins/surgery-plugin/tests/test_compile.py",
     ("docs/howto/wrong.md", "out of memory"): "it takes a GPU whose memory runs out",
     ("docs/recipes.md", "[project]"): "a part of a package's pyproject.toml",
     ("docs/studies.md", "eval/loss, lower is better"): "twenty runs, trained for it",

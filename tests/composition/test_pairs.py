@@ -19,7 +19,7 @@ EXCLUDED = ("cutmix", "mixup", "selective_backprop")
 REFUSED = {
     ("info_batch", "curriculum"),
     ("ema", "swa"),
-    ("compile", "gradient_penalty"),
+    ("gradient_penalty", "compile"),
     ("ema", "lawa"),
     ("lawa", "layer_stacking"),
     ("lawa", "swa"),
