@@ -67,7 +67,7 @@ def test_what_is_known_about_the_examples_is_that_of_one_process(size, name):
         expected, found = (torch.tensor(state.pop(column, [])) for state in (one, many))
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6, equal_nan=True)
     for state, own in itertools.product((one, many), ("proxy", "proxy_optimizer")):
-        state.pop(own, None)  # what it trains differs by rounding, as sb-plugin's own tests measure
+        state.pop(own, None)  # trained, so it differs by rounding; no test bounds by how much
     assert many == one
 
 

@@ -97,7 +97,7 @@ class Compile(Operation):
         name=_NAME,
         description="compile the model in place with torch.compile, or its blocks",
         events=(Event.INIT, Event.FIT_START, Event.BATCH_END, Event.EVAL_END),
-        before=("@slow_weights", "@weight_averaging"),  # which begin with weights that stay
+        before=("@slow_weights", "@weight_averaging"),  # neither reads what the other writes: so that no list decides
         after=("@surgery", "activation_checkpointing"),
         conflicts=("gradient_penalty",),  # what is compiled has no second derivative
         writes=("model.forward",),
