@@ -60,7 +60,7 @@ FORMS = {
     "curriculum": [{}, {"start": 0.5, "end": 1, "root": 2}],
     "sequence_warmup": [
         {"duration": "1dur", "min_seq_length": 4, "step_size": 2},
-        {"duration": "5ba", "min_seq_length": 3, "step_size": 1, "truncate": True},
+        {"duration": "5ba", "min_seq_length": 4, "step_size": 1, "truncate": True},
     ],
     "sam": [{}, {"interval": 3}],
     "selective_backprop": [
@@ -222,6 +222,8 @@ def settings_of(number):
     chosen += draw.sample(others, draw.randrange(4) if chosen else 0)
     for later in [name for name in chosen if name in ("ema", "lawa", "swa")][1:]:  # they exclude each other
         chosen.remove(later)
+    if "layer_stacking" in chosen:
+        chosen = [name for name in chosen if name != "lawa"]
     if "info_batch" in chosen:
         chosen = [name for name in chosen if name not in ("curriculum", "selective_backprop", "mixup", "cutmix")]
     optimizer = draw.choice(sorted(OPTIMIZERS))
@@ -391,7 +393,7 @@ def run_all(phase, root, numbers):
         except Exception:  # noqa: BLE001  the other draws are tried all the same
             result = {"error": f"{settings_of(number)}\n{traceback.format_exc()}"}
         if not int(os.environ.get("RANK", "0")):
-            (folder / f"{phase}.json").write_text(json.dumps(result))
+            (folder / f"{phase}.json").write_text(json.dumps(result, default=repr))  # a function among the settings
 
 
 def difference(folder):
