@@ -74,7 +74,9 @@ OF_PARTS_AT_FLOORS = ["plugins/engine-core-report/tests", *(
         "statistics", "study_costs", "study_file", "study_runs", "study_writing",
     )
 ), *(
-    f"plugins/engine-core-author/tests/test_{name}*.py" for name in ("audit", "conformance", "doctor_", "plugins_new")
+    f"plugins/engine-core-author/tests/test_{name}*.py" for name in (
+        "audit", "conformance_kit", "conformance_reports", "doctor_", "plugins_new",
+    )
 )]  # fmt: skip
 # At the floors Python is the harshest too: it leaves asserts out, of which pytest warns, and text is ASCII.
 HARSH = {
@@ -89,7 +91,7 @@ HARSH = {
 OF_PLUGINS_AT_FLOORS = ["tests/test_*training.py"]
 # Of the adapters' and trackers' tests at the floors: what is read from the library's hooks and files, and from ranks.
 BESIDE_AT_FLOORS = [f"tests/beside/test_*_{name}.py" for name in (
-    "checkpoints", "events", "places", "ranks", "resume", "table",
+    "checkpoints", "events", "places", "ranks", "table",
 )]  # fmt: skip
 # Of the tables, what several algorithms at once come to in each setting.
 OF_THE_TABLES_AT_FLOORS = ["-k", "not table or together"]

@@ -11,7 +11,7 @@ import pytest
 
 PROGRAM = Path(__file__).with_name("signalling.py")
 pytestmark = pytest.mark.full
-DRAWS, DRAWS_OF_TWO = range(12), range(4)
+DRAWS, DRAWS_OF_TWO = range(10), range(3)
 ON_TWO = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 

@@ -228,10 +228,21 @@ def run(name, **more):
         saved.pop("scoring_s", None)
         result = {
             "weights": {key: value.tolist() for key, value in model.state_dict().items()},
-            "state": {k: v.tolist() if isinstance(v, torch.Tensor) else str(v) for k, v in saved.items()},
+            "state": readable(saved),
         }
         result["alike"] = len(set(ranks.each(json.dumps(result)))) == 1
         return {**result, "logs": logs.rows, "rows": list(zip(*ranks.each(rows.numbers), strict=True))}
+
+
+def readable(tree):
+    """Return a tree of states as JSON has it."""
+    if isinstance(tree, dict):
+        return {str(key): readable(value) for key, value in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return [readable(value) for value in tree]
+    if isinstance(tree, torch.Tensor):
+        return tree.tolist()
+    return tree if isinstance(tree, (bool, int, float, str)) else str(tree)
 
 
 class Plus(nn.Module):

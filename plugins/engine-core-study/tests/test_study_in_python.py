@@ -102,6 +102,7 @@ def test_what_can_not_be_sent_to_a_process_is_refused_and_trains_without(made):
     assert study(closure, ARMS, 1, out="out", report="test/loss").arms["ema"]["values"]["test/loss"]["n"] == 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("options", [["-c", "{}"], ["-"]])
 def test_a_function_of_a_notebook_or_prompt_is_refused_where_processes_train(made, options):
     program = (
@@ -115,6 +116,7 @@ def test_a_function_of_a_notebook_or_prompt_is_refused_where_processes_train(mad
     assert "write it into a file, such as made.py, and `from made import ...`" in ended.stderr
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("what", ["made.make", "'run.yaml'"])
 def test_a_program_that_its_own_processes_would_run_again_is_told_to_guard_the_call(made, what):
     arms = {"made.make": {"a": [], "b": ["ema"]}, "'run.yaml'": {"a": {}, "b": {"set": ["optimizer.args.lr=0.1"]}}}[
@@ -128,6 +130,7 @@ def test_a_program_that_its_own_processes_would_run_again_is_told_to_guard_the_c
     assert not Path("out").exists()
 
 
+@pytest.mark.full
 def test_a_program_of_a_config_needs_no_guard_where_its_own_process_trains(made):
     call = "study('run.yaml', {'a': {}, 'b': {'set': ['optimizer.args.lr=0.1']}}, 1, out='out', report='test/loss')"
     Path("program.py").write_text(f"from engine_core_study import study\n{call}\n")

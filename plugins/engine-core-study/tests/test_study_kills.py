@@ -76,7 +76,7 @@ def test_twenty_kills_at_random_times_change_nothing_in_the_table(run, write, he
         folder = here / f"killed-{rounds}"
         rounds += 1
         # Often enough that a study is killed several times, at its begin and its end too.
-        while run(file, folder, draw.uniform(0, 0.4 * whole_s)) != 0 and killed < KILLS:
+        while run(file, folder, draw.uniform(0, 0.25 * whole_s)) != 0 and killed < KILLS:
             killed += 1
             for path in folder.rglob(RECORD):
                 json.loads(path.read_text())

@@ -80,6 +80,7 @@ def test_arms_of_a_seed_begin_with_equal_weights_and_get_equal_batches_and_costs
     assert noisy["cost"]["ratio"]["adjacent"]
 
 
+@pytest.mark.full
 def test_an_arm_with_other_weights_or_batches_is_named(command, write):
     arms = ARMS.replace("noisy:", "small: {set: {data.args.batch_size: 4}}\n  noisy:")
     _, shown, _ = command("study", write(arms))
@@ -108,6 +109,7 @@ def test_a_failing_run_is_a_row_with_its_error_and_the_same_command_tries_it_aga
     assert [line["kind"] for line in lines if line["kind"] in ("start", "resume")] == ["start", "resume"]
 
 
+@pytest.mark.full
 def test_a_changed_study_is_refused_with_what_changed_and_more_seeds_are_not_a_change(command, write, here):
     assert command("study", write(ARMS))[0] == 0
     code, _, told = command("study", write(ARMS + "set: {optimizer.args.lr: 0.1}"))
@@ -129,6 +131,7 @@ def test_a_changed_study_is_refused_with_what_changed_and_more_seeds_are_not_a_c
     assert (code, "not empty" in told) == (2, True)
 
 
+@pytest.mark.full
 def test_arms_may_be_added_and_are_tried_first_but_not_taken_away(command, write, here):
     assert command("study", write(ARMS))[0] == 0
     kept = {path: path.stat().st_mtime_ns for path in here.glob(f"studies/study/runs/*/*/{RECORD}")}
@@ -161,6 +164,7 @@ def test_what_can_not_be_made_is_refused_before_anything_trains(command, write, 
         assert not (here / "studies").exists()
 
 
+@pytest.mark.full
 def test_the_plan_names_all_runs_in_order_and_trains_none(command, write, here):
     text = ARMS + "tune: {optimizer.args.lr: [0.1, 0.5]}\nchoose_by: val/loss"
     code, shown, _ = command("study", write(text), "--plan")
@@ -176,6 +180,7 @@ def test_the_plan_names_all_runs_in_order_and_trains_none(command, write, here):
     assert shown.splitlines()[-1].startswith("0 runs left of 10")
 
 
+@pytest.mark.full
 def test_each_arm_chooses_its_setting_by_the_result_that_chooses_and_says_of_how_many(command, write, here):
     text = ARMS + "tune: {optimizer.args.lr: [0.001, 0.5]}\nchoose_by: val/loss"
     assert command("study", write(text))[0] == 0
@@ -196,6 +201,7 @@ def test_each_arm_chooses_its_setting_by_the_result_that_chooses_and_says_of_how
     assert "test/loss chose the settings and is reported" in shown
 
 
+@pytest.mark.full
 def test_another_order_of_tuned_values_is_refused_as_their_runs_would_change_labels(command, write):
     text = ARMS + "tune: {optimizer.args.lr: [0.1, 0.5]}\nchoose_by: val/loss"
     assert command("study", write(text))[0] == 0
@@ -203,6 +209,7 @@ def test_another_order_of_tuned_values_is_refused_as_their_runs_would_change_lab
     assert (code, "optimizer.args.lr" in told) == (2, True)
 
 
+@pytest.mark.full
 def test_an_arm_whose_settings_all_diverge_is_said_to_have_no_runs(command, write, here):
     parts = here / "study_parts.py"
     parts.write_text(parts.read_text().replace("self.right / self.seen", 'float("nan")'))
@@ -220,6 +227,7 @@ def test_options_that_a_finished_study_can_not_follow_are_refused(command, here)
     assert (code, "give --seeds with the study's file" in told) == (2, True)
 
 
+@pytest.mark.full
 def test_lengths_are_a_ladder_that_tells_the_cost_to_reach_a_target(command, write, here):
     text = ARMS + "tune: {trainer.max_duration: [1ep, 4ep]}\ntarget: {test/loss: 0.3}"
     assert command("study", write(text))[0] == 0
@@ -236,6 +244,7 @@ def test_lengths_are_a_ladder_that_tells_the_cost_to_reach_a_target(command, wri
     assert plain["values"]["test/loss"]["mean"] == last
 
 
+@pytest.mark.full
 def test_what_does_not_fit_into_the_budget_is_left_out_and_said(command, write, here):
     slow = ARMS.replace("study_parts:Noise", "study_parts:Slow")
     text = slow.replace('{target: "study_parts:Slow"}', '{target: "study_parts:Slow", args: {seconds: 0.3}}')
@@ -246,6 +255,7 @@ def test_what_does_not_fit_into_the_budget_is_left_out_and_said(command, write, 
     assert "of 6 runs are not done" in shown
 
 
+@pytest.mark.full
 def test_two_processes_give_the_same_values_as_one(write, here):
     for jobs in (1, 2):
         run = StudyRun(read_study(write(ARMS)), here / f"by-{jobs}")
@@ -255,6 +265,7 @@ def test_two_processes_give_the_same_values_as_one(write, here):
     assert table(here / "by-1") == table(here / "by-2")
 
 
+@pytest.mark.full
 def test_csv_markdown_json_and_a_folder_show_the_same(command, write, here):
     _, shown, _ = command("study", write(ARMS))
     folder = here / "studies/study"
@@ -342,6 +353,7 @@ def test_ctrl_c_ends_a_study_in_this_process(here):
     assert found == ["interrupted", "missing", "missing", "missing"]
 
 
+@pytest.mark.full
 def test_two_commands_in_a_folder_do_not_disturb_each_other_and_the_first_claims_it(write, here, monkeypatch):
     run = StudyRun(read_study(write(ARMS)), "out")
     run.prepare()
