@@ -3,6 +3,8 @@
 import re
 import runpy
 
+from engine_core.registry import Registry
+
 from .conftest import DOCS, ROOT, blocks_of
 
 README = ROOT / "README.md"
@@ -70,6 +72,15 @@ def test_the_table_of_methods_is_the_studys_and_says_where_each_can_gain():
     text = page.read_text(encoding="utf-8")
     assert runpy.run_path(str(DOCS / "methods.py"))["as_markdown"]() == text, "run python docs/methods.py"
     assert not re.findall(r"^.*\|  ?\|$", text, re.MULTILINE)
+
+
+def test_the_readme_of_each_package_says_what_the_study_of_methods_found():
+    found = {each.name: each.sentence() for each in runpy.run_path(str(DOCS / "methods.py"))["measured"]()}
+    for record in Registry.scan().records_of("algorithms"):
+        if record.name in found:
+            text = (ROOT / "plugins" / record.distribution / "README.md").read_text(encoding="utf-8")
+            section = text.partition(f"Registered as `{record.name}`.")[2].partition("\n## ")[0] or text
+            assert found[record.name] in " ".join(section.split()), record.name
 
 
 def test_selective_backprops_figures_are_those_of_its_study():
