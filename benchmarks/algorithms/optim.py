@@ -10,7 +10,7 @@ import torch
 from sides import Case, Hand, Loop
 from torch.nn import functional as F
 
-from optim_plugin import EMA, SAM, SWA, GradientPenalty, LayerFreezing
+from optim_plugin import EMA, SAM, SWA, GradientClipping, GradientPenalty, LayerFreezing, Lookahead, ZClip
 
 
 def averaging(hand: Hand, share: Callable[[int], float]) -> Loop:
@@ -73,6 +73,84 @@ def sam(hand: Hand) -> Loop:
     return run
 
 
+def clipping(hand: Hand, clip: Callable[[list[torch.Tensor]], None]) -> Loop:
+    """Change the gradients before each step."""
+    model, optimizer, batches = hand.model, hand.optimizer, hand.batches
+    parameters = list(model.parameters())
+
+    def run() -> None:
+        for inputs, targets in batches:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(inputs), targets)
+            loss.backward()
+            with torch.no_grad():
+                clip(parameters)
+            optimizer.step()
+
+    return run
+
+
+def gradient_clipping(hand: Hand) -> Loop:
+    """Shorten the gradient of each output to a hundredth of the length of its weights."""
+
+    def length(tensor: torch.Tensor) -> torch.Tensor:
+        units = tuple(range(1, tensor.ndim)) or None
+        return torch.linalg.vector_norm(tensor, dim=units, keepdim=units is not None)
+
+    def clip(parameters: list[torch.Tensor]) -> None:
+        for parameter in parameters:
+            limit, found = 0.01 * length(parameter).clamp_min(0.001), length(parameter.grad)
+            parameter.grad.mul_(torch.where(found > limit, limit / found, 1.0))
+
+    return clipping(hand, clip)
+
+
+def zclip(hand: Hand) -> Loop:
+    """Shorten all gradients where their length is half a deviation above the mean of those so far."""
+    first: list[float] = []
+    mean = variance = 0.0
+
+    def clip(parameters: list[torch.Tensor]) -> None:
+        nonlocal mean, variance
+        gradients = [parameter.grad for parameter in parameters]
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients))).item()
+        if len(first) < 4:
+            first.append(norm)
+            mean = sum(first) / len(first)
+            variance = sum((each - mean) ** 2 for each in first) / len(first)
+            return
+        z = (norm - mean) / (variance**0.5 + 1e-6)
+        limit = norm if z <= 0.5 else mean + 0.25 / z * variance**0.5
+        if limit < norm:
+            torch._foreach_mul_(gradients, limit / norm)
+        mean = 0.97 * mean + (1 - 0.97) * limit
+        variance = 0.97 * variance + (1 - 0.97) * (limit - mean) ** 2
+
+    return clipping(hand, clip)
+
+
+def lookahead(hand: Hand) -> Loop:
+    """Let slow weights follow after every fifth step, and go back to them."""
+    model, optimizer, batches = hand.model, hand.optimizer, hand.batches
+    weights = [parameter.detach() for parameter in model.parameters()]
+    slow = [weight.clone() for weight in weights]
+    taken = 0
+
+    def run() -> None:
+        nonlocal taken
+        for inputs, targets in batches:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(inputs), targets)
+            loss.backward()
+            optimizer.step()
+            taken += 1
+            if taken % 5 == 0:
+                torch._foreach_lerp_(slow, weights, 0.8)
+                torch._foreach_copy_(weights, slow)
+
+    return run
+
+
 def layer_freezing(hand: Hand) -> Loop:
     """Freeze layers one after another in the second half."""
     model, optimizer, batches, total = hand.model, hand.optimizer, hand.batches, hand.total
@@ -117,6 +195,9 @@ def gradient_penalty(hand: Hand) -> Loop:
 CASES = {
     "ema": Case(lambda: [EMA(0.999)], ema),
     "sam": Case(lambda: [SAM(0.05)], sam),
+    "lookahead": Case(lambda: [Lookahead(5)], lookahead),
+    "gradient_clipping": Case(lambda: [GradientClipping()], gradient_clipping),
+    "zclip": Case(lambda: [ZClip(0.5, warmup=4)], zclip),
     "layer_freezing": Case(lambda: [LayerFreezing()], layer_freezing),
     "gradient_penalty": Case(lambda: [GradientPenalty(1.0)], gradient_penalty),
     "swa": Case(lambda: [SWA(start=0, update_interval="1ba")], swa),

@@ -11,7 +11,15 @@ from sides import Case, plain_bf16
 from torch import nn
 from torch.nn import functional as F
 
-from surgery_plugin import BlurPool, ChannelsLast, FusedLayerNorm, GatedLinearUnits, SqueezeExcite, StochasticDepth
+from surgery_plugin import (
+    BlurPool,
+    ChannelsLast,
+    FusedLayerNorm,
+    GatedLinearUnits,
+    LogitSoftCap,
+    SqueezeExcite,
+    StochasticDepth,
+)
 
 
 class Blur(nn.Module):
@@ -102,7 +110,22 @@ class HalfNorm(nn.LayerNorm):
             return F.layer_norm(x.to(dtype), (64,), self.weight.to(dtype), self.bias.to(dtype), self.eps)
 
 
+class Capped(nn.Linear):
+    """A linear layer whose outputs are bent into (-30, 30)."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 30.0 * torch.tanh(super().forward(x) / 30.0)
+
+
+def capped() -> nn.Module:
+    """Return the transformer with such a head."""
+    model = transformer()
+    model[-1] = Capped(model[-1].in_features, model[-1].out_features)
+    return model
+
+
 CASES = {
+    "logit_soft_cap": Case(lambda: [LogitSoftCap()], net=transformer, hand_net=lambda _: capped()),
     "blurpool": Case(lambda: [BlurPool()], hand_net=lambda _: resnet(conv=blurred_conv, pool=blurred_pool)),
     "squeeze_excite": Case(
         lambda: [SqueezeExcite(min_channels=32, latent_channels=0.25)], hand_net=lambda _: resnet(conv=excited_conv)
