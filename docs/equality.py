@@ -16,8 +16,8 @@ HEAD = """# The same run on several processes
 How far a run on 2 and on 4 processes is from the same run on one: the largest difference of any weight after two
 epochs, and of any number that was logged. `python docs/equality.py` trains the cases of `tests/ranks/test_equality.py`,
 a small conv net on 29 images with batches of 8 and a last one of 5, and writes the table. The tests allow {weights} for
-weights and {logs} for logs; the numbers are those of one machine. A dash: what changes only
-layers or single rows, and pairs, are trained on 2.
+weights and {logs} for logs; the numbers are those of one machine. A dash marks what is
+trained on 2 processes only: pairs, and what changes only layers or single rows.
 
 | run | weights, 2 | logs, 2 | weights, 4 | logs, 4 |
 |---|---|---|---|---|

@@ -1,6 +1,6 @@
 """The table of methods: `python docs/methods.py` puts the figures of the digits' study into it.
 
-Each algorithm of the repository has a row; in which case it can gain is written there by hand, and stays.
+Each algorithm of the digits' study has a row; in which case it can gain is written there by hand, and stays.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ class Measured(NamedTuple):
 
     def sentence(self) -> str:
         """Return what the README of the algorithm's package says of it."""
-        return f"Of the test accuracy it says: {self.words}. Training takes {self.time} times as long ({self.interval})."
+        return (
+            f"Of the test accuracy it says: {self.words}. Training takes {self.time} times as long ({self.interval})."
+        )
 
 
 def as_markdown() -> str:
@@ -36,8 +38,8 @@ def as_markdown() -> str:
     when = {found["name"]: found["when"] for found in ROW.finditer(page)}
     names = {record.name: record.distribution for record in Registry.scan().records_of("algorithms")}
     rows = [
-        f"| [`{name}`]({_section(name, names[name])}) | {words} | {time} | {when.get(name, '')} |"
-        for name, words, time, _ in measured()
+        f"| [`{name}`]({_section(name, names[name])}) | {words} | {time} ({interval}) | {when.get(name, '')} |"
+        for name, words, time, interval in measured()
         if name in names
     ]
     head, _, _ = page.partition("| algorithm |")

@@ -97,7 +97,7 @@ class Gain(NamedTuple):
     @property
     def words(self) -> str:
         """The gain in words."""
-        return f"{'over ' * self.is_least}{self.times:.1f}x less"
+        return f"{'over ' * self.is_least}{self.times:.1f}x fewer"
 
 
 def gain_of(panel: Panel, cost: str | None = None) -> Gain:

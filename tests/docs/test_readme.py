@@ -29,7 +29,7 @@ def test_reasons_come_first_on_a_page_of_at_most_150_lines():
         "# engine-core",
         "## What recipes gain",
         "docs/images/recipes.svg",
-        "| recipe | what is in it | less, to the result of the longest plain training | CPU time | repeated by |",
+        "| recipe | what is in it | cost of the result of the longest plain training | CPU time | command |",
         "## Quick start",
         "docs/images/run.svg",
         "sh",
@@ -63,8 +63,17 @@ def test_the_picture_of_the_recipes_is_that_of_their_studies_and_the_table_says_
     program = runpy.run_path(str(DOCS / "recipe_curves.py"))
     drawn = program["as_svg"]()
     assert (DOCS / "images" / "recipes.svg").read_text(encoding="utf-8") == drawn, "run python docs/recipe_curves.py"
-    told = re.findall(r"^\| \[`fast-\w+`\].*?\| \*\*(.*?)\*\*", TEXT, re.MULTILINE)
-    assert told == [program["gain_of"](panel).words for panel in program["TOLD"]]
+    rows = re.findall(
+        r"^\| \[`fast-\w+`\].*?\| \*\*(.*?)\*\* .*? \((.*?)(?: by seed)?\) \| (.*?)x less \((.*?)\)", TEXT, re.MULTILINE
+    )
+    gains = [[program["gain_of"](panel, cost) for cost in (None, "seconds")] for panel in program["TOLD"]]
+    assert rows == [
+        (ours.words, f"{ours.low:.1f} to {ours.high:.1f}", f"{time.times:.1f}", f"{time.low:.1f} to {time.high:.1f}")
+        for ours, time in gains
+    ]
+    for (ours, _), recipe in zip(gains, ("fast_images", "fast_text", "fast_finetune"), strict=True):
+        text = (ROOT / "plugins/recipes-plugin/src/recipes_plugin" / f"{recipe}.yaml").read_text(encoding="utf-8")
+        assert f"gain: {ours.times:.1f}\n    interval: [{ours.low:.1f}, {ours.high:.1f}]" in text
 
 
 def test_the_table_of_methods_is_the_studys_and_says_where_each_can_gain():
@@ -76,7 +85,9 @@ def test_the_table_of_methods_is_the_studys_and_says_where_each_can_gain():
 
 def test_the_readme_of_each_package_says_what_the_study_of_methods_found():
     found = {each.name: each.sentence() for each in runpy.run_path(str(DOCS / "methods.py"))["measured"]()}
-    for record in Registry.scan().records_of("algorithms"):
+    records = Registry.scan().records_of("algorithms")
+    assert {record.name for record in records} - {*found} == {"ngram_embedding", "sequence_warmup", "token_shift"}
+    for record in records:
         if record.name in found:
             text = (ROOT / "plugins" / record.distribution / "README.md").read_text(encoding="utf-8")
             section = text.partition(f"Registered as `{record.name}`.")[2].partition("\n## ")[0] or text

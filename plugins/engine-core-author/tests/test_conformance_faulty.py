@@ -1,4 +1,4 @@
-"""Each fault is caught by exactly the check of the kit that is made for it, and none in what keeps all rules."""
+"""Each fault is caught by the check made for it, and by no other of a sixth of them; what keeps all rules, by none."""
 
 import pytest
 

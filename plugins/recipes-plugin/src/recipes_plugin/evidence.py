@@ -22,7 +22,7 @@ class Evidence(Section, BaseModel):  # the second for ruff, which allows mutable
         reached: the result that both reach.
         baseline, tuned: what the recipe is compared with, and how the baseline's settings were chosen.
         cost: the unit, in the plural, as `row passes`.
-        gain, interval: the baseline's cost divided by the recipe's, and the ends of its 95 % interval.
+        gain, interval: the baseline's cost divided by the recipe's, and the least and the largest of single seeds.
         seeds: how many runs each has.
         without: what the study says of the recipe without a part, by the part's name.
         study: the command that trains it all again.
