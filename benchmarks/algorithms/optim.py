@@ -13,14 +13,11 @@ from torch.nn import functional as F
 from optim_plugin import EMA, SAM, SWA, GradientClipping, GradientPenalty, LayerFreezing, Lookahead, ZClip
 
 
-def averaging(hand: Hand, share: Callable[[int], float]) -> Loop:
-    """Move an average of weights and statistics by a share after each step."""
+def around_steps(
+    hand: Hand, before: Callable[[], None] = lambda: None, after: Callable[[int], None] = lambda _: None
+) -> Loop:
+    """Do something before each step of the optimizer, and after it, given the number of earlier steps."""
     model, optimizer, batches = hand.model, hand.optimizer, hand.batches
-    own = model.state_dict()
-    hand.average = {name: tensor.clone() for name, tensor in own.items()}
-    floats = [name for name in own if own[name].is_floating_point()]
-    counts = [name for name in own if name not in floats]
-    own_floats, average_floats = [own[name] for name in floats], [hand.average[name] for name in floats]
     taken = 0
 
     def run() -> None:
@@ -29,13 +26,29 @@ def averaging(hand: Hand, share: Callable[[int], float]) -> Loop:
             optimizer.zero_grad()
             loss = F.cross_entropy(model(inputs), targets)
             loss.backward()
+            with torch.no_grad():
+                before()
             optimizer.step()
-            torch._foreach_lerp_(average_floats, own_floats, share(taken))
-            for name in counts:
-                hand.average[name].copy_(own[name])
+            after(taken)
             taken += 1
 
     return run
+
+
+def averaging(hand: Hand, share: Callable[[int], float]) -> Loop:
+    """Move an average of weights and statistics by a share after each step."""
+    own = hand.model.state_dict()
+    hand.average = {name: tensor.clone() for name, tensor in own.items()}
+    floats = [name for name in own if own[name].is_floating_point()]
+    counts = [name for name in own if name not in floats]
+    own_floats, average_floats = [own[name] for name in floats], [hand.average[name] for name in floats]
+
+    def follow(taken: int) -> None:
+        torch._foreach_lerp_(average_floats, own_floats, share(taken))
+        for name in counts:
+            hand.average[name].copy_(own[name])
+
+    return around_steps(hand, after=follow)
 
 
 def ema(hand: Hand) -> Loop:
@@ -73,23 +86,6 @@ def sam(hand: Hand) -> Loop:
     return run
 
 
-def clipping(hand: Hand, clip: Callable[[list[torch.Tensor]], None]) -> Loop:
-    """Change the gradients before each step."""
-    model, optimizer, batches = hand.model, hand.optimizer, hand.batches
-    parameters = list(model.parameters())
-
-    def run() -> None:
-        for inputs, targets in batches:
-            optimizer.zero_grad()
-            loss = F.cross_entropy(model(inputs), targets)
-            loss.backward()
-            with torch.no_grad():
-                clip(parameters)
-            optimizer.step()
-
-    return run
-
-
 def gradient_clipping(hand: Hand) -> Loop:
     """Shorten the gradient of each output to a hundredth of the length of its weights."""
 
@@ -97,12 +93,14 @@ def gradient_clipping(hand: Hand) -> Loop:
         units = tuple(range(1, tensor.ndim)) or None
         return torch.linalg.vector_norm(tensor, dim=units, keepdim=units is not None)
 
-    def clip(parameters: list[torch.Tensor]) -> None:
+    parameters = list(hand.model.parameters())
+
+    def clip() -> None:
         for parameter in parameters:
             limit, found = 0.01 * length(parameter).clamp_min(0.001), length(parameter.grad)
             parameter.grad.mul_(torch.where(found > limit, limit / found, 1.0))
 
-    return clipping(hand, clip)
+    return around_steps(hand, before=clip)
 
 
 def zclip(hand: Hand) -> Loop:
@@ -110,7 +108,9 @@ def zclip(hand: Hand) -> Loop:
     first: list[float] = []
     mean = variance = 0.0
 
-    def clip(parameters: list[torch.Tensor]) -> None:
+    parameters = list(hand.model.parameters())
+
+    def clip() -> None:
         nonlocal mean, variance
         gradients = [parameter.grad for parameter in parameters]
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients))).item()
@@ -126,29 +126,20 @@ def zclip(hand: Hand) -> Loop:
         mean = 0.97 * mean + (1 - 0.97) * limit
         variance = 0.97 * variance + (1 - 0.97) * (limit - mean) ** 2
 
-    return clipping(hand, clip)
+    return around_steps(hand, before=clip)
 
 
 def lookahead(hand: Hand) -> Loop:
     """Let slow weights follow after every fifth step, and go back to them."""
-    model, optimizer, batches = hand.model, hand.optimizer, hand.batches
-    weights = [parameter.detach() for parameter in model.parameters()]
+    weights = [parameter.detach() for parameter in hand.model.parameters()]
     slow = [weight.clone() for weight in weights]
-    taken = 0
 
-    def run() -> None:
-        nonlocal taken
-        for inputs, targets in batches:
-            optimizer.zero_grad()
-            loss = F.cross_entropy(model(inputs), targets)
-            loss.backward()
-            optimizer.step()
-            taken += 1
-            if taken % 5 == 0:
-                torch._foreach_lerp_(slow, weights, 0.8)
-                torch._foreach_copy_(weights, slow)
+    def follow(taken: int) -> None:
+        if taken % 5 == 4:
+            torch._foreach_lerp_(slow, weights, 0.8)
+            torch._foreach_copy_(weights, slow)
 
-    return run
+    return around_steps(hand, after=follow)
 
 
 def layer_freezing(hand: Hand) -> Loop:

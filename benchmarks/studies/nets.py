@@ -52,15 +52,7 @@ def residual_net(width: int = 32) -> nn.Module:
 
 def plain_net() -> nn.Module:
     """Return a net of 39,000 parameters, four convolutions with BatchNorm, for images (n, 1, 28, 28)."""
-    return _net_of([(1, 16, 2), (16, 32, 1), (32, 32, 2), (32, 64, 1)])
-
-
-def small_net() -> nn.Module:
-    """Return a net of 3,000 parameters, two such convolutions, with a thirtieth of the work."""
-    return _net_of([(1, 8, 2), (8, 16, 2)])
-
-
-def _net_of(sizes: list[tuple[int, int, int]]) -> nn.Module:
+    sizes = [(1, 16, 2), (16, 32, 1), (32, 32, 2), (32, 64, 1)]
     layers = [
         layer
         for width, out, stride in sizes
